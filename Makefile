@@ -1,0 +1,42 @@
+# Two commands do everything on a machine that has only Python and make: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# one process per core, each with one thread
+JOBS ?= auto
+
+.PHONY: test test-slow lint types bench demo clean
+
+$(READY): pyproject.toml constraints.txt
+	@echo "Installing into $(VENV) (the first time takes a few minutes)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[hf,dev]"
+	@touch $@
+
+lint: $(READY)
+	@echo "Checking style (ruff)"
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: $(READY)
+	@echo "Checking types (mypy)"
+	@$(BIN)/mypy
+
+test: lint types
+	@echo "Running the tests (pytest)"
+	@OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) -m "not slow"
+
+test-slow: $(READY)
+	@OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) -m slow
+
+bench: $(READY)
+	@echo "Measuring cost (a few minutes)"
+	@$(BIN)/python benchmarks/cost.py
+
+demo: $(READY)
+	@echo "Explaining a sentence and a picture with small models built on the spot"
+	@$(BIN)/python -m whence.demo
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

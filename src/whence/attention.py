@@ -1,0 +1,168 @@
+"""Attention as it happens: fused attention written out, and the record of each attention.
+
+A record is made where probabilities (something that went through a softmax) are contracted with values along
+the softmax's axis, whether the model wrote ``softmax(q @ k.T) @ v``, an ``einsum``, or called
+``scaled_dot_product_attention``, which :func:`attend` writes out.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .axes import Axes, Axis, Dim
+from .errors import ModelError
+
+if TYPE_CHECKING:
+    from .trace import Call
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """``scaled_dot_product_attention`` in operations that can be seen one by one (and without dropout).
+
+    Args:
+        query: ``[..., heads, queries, head]``.
+        key: ``[..., heads, keys, head]``.
+        value: ``[..., heads, keys, values]``.
+    """
+    if enable_gqa:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+        value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
+    scores = torch.matmul(query, key.transpose(-2, -1)) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    if is_causal:
+        future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(future, -math.inf)
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attn_mask, -math.inf)
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    probabilities = torch.softmax(scores, -1)
+    if attn_mask is not None:  # a query that may look at nothing gets nothing, as in the fused kernel
+        blind = (scores == -math.inf).all(-1, keepdim=True)
+        if bool(blind.any()):
+            probabilities = probabilities.masked_fill(blind, 0.0)
+    return torch.matmul(probabilities, value)
+
+
+@dataclass
+class AttentionRecord:
+    """One attention: which dimension of its probabilities is queries, which is keys, which the batch.
+
+    Attributes:
+        probabilities: the tensor that multiplies the values, as it stands in the graph; ``None`` when fused.
+        axes: its axes.
+        query: the dimension of queries.
+        key: the dimension of keys.
+        batch: the batch axis.
+    """
+
+    probabilities: Tensor | None
+    axes: Axes
+    query: int
+    key: int
+    batch: Axis
+    causal: bool = False
+
+    @staticmethod
+    def of(call: Call) -> AttentionRecord | None:
+        """The record of a product of probabilities and values; ``None`` if it is not along the softmax."""
+        which = 0 if call.nodes[0] is not None and call.nodes[0].softmax is not None else 1
+        probabilities, values = call.tensors[which], call.tensors[1 - which]
+        node = call.nodes[which]
+        assert node is not None and node.softmax is not None
+        if call.name == "einsum":
+            dims = _einsum_dims(call.args[0], which)
+        elif values.dim() < 2 or probabilities.dim() < 2:
+            dims = None
+        else:
+            dims = probabilities.dim() - 2, probabilities.dim() - 1
+        if dims is None or not _same(node.axes[dims[1]], node.softmax):
+            return None
+        record = AttentionRecord(probabilities, node.axes, *dims, call.trace.batch)
+        square = record.arrange(probabilities.detach())[:1]
+        record.causal = not bool(square.triu(1).any()) and square.shape[-1] > 1
+        record._check()
+        return record
+
+    @staticmethod
+    def fused(call: Call) -> AttentionRecord:
+        """The record of a fused attention, whose probabilities are never made."""
+        query, key = call.nodes[:2]
+        axes = (query.axes if query is not None else ()) or ()
+        keys: Dim = key.axes[-2] if key is not None and len(key.axes) > 1 else ()
+        record = AttentionRecord(None, (*axes[:-1], keys), len(axes) - 2, len(axes) - 1, call.trace.batch)
+        record.causal = _causal(call)
+        record._check()
+        return record
+
+    def _check(self) -> None:
+        if self.batch.size > 1 and self.batch in self.axes[self.key]:
+            raise ModelError(
+                f"The model's attention looks across the first axis of the input (size {self.batch.size}), which is "
+                "taken to be the batch. If the input is [tokens, batch, ...], pass it as [batch, tokens, ...] or explain "
+                "through a small module that transposes; if it is one sample without a batch axis, add one."
+            )
+
+    def arrange(self, tensor: Tensor) -> Tensor:
+        """Bring a tensor shaped like the probabilities to ``[batch, heads, queries, keys]``."""
+        others = [i for i in range(tensor.dim()) if i not in (self.query, self.key)]
+        moved = tensor.permute(*others, self.query, self.key)
+        atoms: list[int] = []
+        where = None
+        for i in others:
+            for atom in self.axes[i] or (None,):
+                if atom is self.batch:
+                    where = len(atoms)
+                atoms.append(tensor.shape[i] if atom is None else atom.size)
+        split = moved.reshape(*atoms, *moved.shape[-2:])
+        if where is not None:
+            split = split.movedim(where, 0)
+        elif self.batch.size > 1:
+            raise ModelError("An attention of the model cannot be told apart by sample; explain one sample at a time.")
+        return split.reshape(self.batch.size, -1, *split.shape[-2:])
+
+
+def _causal(call: Call) -> bool:
+    """Whether a fused attention looks only back: its flag, or a mask that hides all that is above the diagonal."""
+    mask = call.kwargs.get("attn_mask", call.args[3] if len(call.args) > 3 else None)
+    flag = call.kwargs.get("is_causal", call.args[5] if len(call.args) > 5 else False)
+    if flag or not isinstance(mask, Tensor) or mask.shape[-1] < 2 or mask.shape[-2] < 2:
+        return bool(flag)
+    hidden = ~mask if mask.dtype == torch.bool else mask < -1e4
+    return bool(
+        hidden.flatten(0, -3)[0].triu(1).sum() == torch.ones_like(hidden[..., :, :].flatten(0, -3)[0]).triu(1).sum()
+    )
+
+
+def _einsum_dims(equation: Any, which: int) -> tuple[int, int] | None:
+    """The query and key dimensions of the probabilities in an einsum with values."""
+    if not isinstance(equation, str) or "." in equation or "->" not in equation:
+        return None
+    left, right = equation.replace(" ", "").split("->")
+    terms = left.split(",")
+    if len(terms) != 2:
+        return None
+    mine, other = terms[which], terms[1 - which]
+    keys = [i for i, letter in enumerate(mine) if letter in other and letter not in right]
+    queries = [i for i, letter in enumerate(mine) if letter not in other]
+    return (queries[0], keys[0]) if len(keys) == 1 and len(queries) == 1 else None
+
+
+def _same(dim: Dim, softmax: Dim) -> bool:
+    """Whether a dimension is the softmax's own, or a stretch of it (an attention sink cut off)."""
+    if dim == softmax:
+        return True
+    return len(dim) == 1 and len(dim[0].parts) == 1 and dim[0].parts[0].source == softmax

@@ -1,0 +1,269 @@
+"""Which dimension of a tensor is the batch and which are tokens, followed through every operation.
+
+Models merge, split and permute dimensions as they like: ``[batch, tokens, features]``,
+``[tokens, batch, features]``, ``[batch * heads, tokens, head]``. Every dimension is therefore a tuple
+of *atoms* (:class:`Axis`): a reshape merges or splits atoms, a permutation moves them, and whoever
+needs "per sample" or "per token" later finds the batch atom or the token atoms wherever they are.
+
+An operation that is not described here keeps the axes of its inputs where position and size agree,
+and gets fresh ones where they do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Part(NamedTuple):
+    """A stretch of a concatenated or sliced axis: where it was taken from (``None``: a constant)."""
+
+    source: tuple[Axis, ...] | None
+    start: int
+    length: int
+
+
+class Axis:
+    """One atomic axis: an identity and a size. ``parts`` says what a concatenation is made of."""
+
+    __slots__ = ("parts", "size")
+
+    def __init__(self, size: int, parts: tuple[Part, ...] = ()) -> None:
+        self.size = size
+        self.parts = parts
+
+    def __repr__(self) -> str:
+        return f"Axis({self.size})"
+
+
+Dim = tuple[Axis, ...]
+Axes = tuple[Dim, ...]
+Known = tuple[Axes, Sequence[int]]  # the axes of a tensor and its shape
+
+PERMUTING = {
+    "transpose", "permute", "movedim", "moveaxis", "swapaxes", "swapdims", "T", "t", "mT", "H", "mH", "adjoint",
+}  # fmt: skip
+RESHAPING = {"view", "reshape", "flatten", "unflatten", "view_as", "reshape_as", "squeeze", "unsqueeze"}
+REDUCING = {"mean", "sum", "amax", "amin", "var", "std", "norm", "vector_norm", "prod", "logsumexp", "argmax"}
+SPLITTING = {"split", "chunk", "tensor_split", "split_with_sizes", "unbind"}
+EXPANDING = {"expand", "expand_as", "broadcast_to", "repeat", "tile"}
+
+
+def fresh(size: int) -> Dim:
+    """A new dimension of one new atom; a dimension of size 1 has no atom."""
+    return (Axis(size),) if size != 1 else ()
+
+
+def guess(shape: Sequence[int], sources: Sequence[Known], batch: Axis) -> Axes:
+    """Axes of the output of an undescribed operation, or (without sources) of a tensor from outside."""
+    out: list[Dim] = []
+    for i, n in enumerate(shape):
+        dims = [axes[i] for axes, other in sources if len(other) == len(shape) and other[i] == n and axes[i]]
+        if dims:
+            out.append(dims[0])
+        elif i == 0 and n == batch.size:
+            out.append((batch,))
+        else:
+            out.append(fresh(n))
+    return tuple(out)
+
+
+def broadcast(shape: Sequence[int], sources: Sequence[Known]) -> Axes:
+    """Axes of a broadcasting operation: each dimension from the first input that has it in full."""
+    out: list[Dim] = []
+    for back in range(len(shape), 0, -1):
+        n = shape[-back]
+        dims = [axes[-back] for axes, other in sources if len(other) >= back and other[-back] == n and axes[-back]]
+        out.append(dims[0] if dims else fresh(n))
+    return tuple(out)
+
+
+def reshape(axes: Axes, shape: Sequence[int]) -> Axes | None:
+    """Redistribute the atoms, in order, over a new shape; ``None`` where an atom is cut unevenly."""
+    atoms = [atom for dim in axes for atom in dim]
+    out: list[Dim] = []
+    at = 0
+    for n in shape:
+        dim: list[Axis] = []
+        got = 1
+        while got < n:
+            if at == len(atoms):
+                return None
+            atom = atoms[at]
+            if n % (got * atom.size) == 0:
+                dim.append(atom)
+                got *= atom.size
+                at += 1
+            else:  # the atom is wider than what is missing here: split it
+                need = n // got
+                if n % got or atom.size % need:
+                    return None
+                dim.append(Axis(need))
+                atoms[at] = Axis(atom.size // need)
+                got = n
+        if n == 1 and at < len(atoms) and atoms[at].size == 1:
+            dim.append(atoms[at])
+            at += 1
+        out.append(tuple(dim))
+    if at < len(atoms) and out:  # a batch of one that found no dimension of its own
+        out[0] = (*atoms[at:], *out[0])
+    return tuple(out)
+
+
+def cut(dim: Dim, start: int, length: int, size: int) -> Dim:
+    """Axes of a stretch of a dimension."""
+    if length == size:
+        return dim
+    return (Axis(length, (Part(dim, start, length),)),) if length != 1 else ()
+
+
+def _getitem(axes: Axes, shape: Sequence[int], index: Any) -> Axes | None:
+    items = list(index) if isinstance(index, tuple) else [index]
+    if any(isinstance(item, Tensor | list) for item in items):
+        return None
+    used = sum(1 for item in items if item is not None and item is not Ellipsis)
+    at = next((n for n, item in enumerate(items) if item is Ellipsis), len(items))
+    items[at : at + 1] = [slice(None)] * (len(shape) - used)
+    out: list[Dim] = []
+    d = 0
+    for item in items:
+        if item is None:
+            out.append(())
+            continue
+        if isinstance(item, slice):
+            start, stop, step = item.indices(shape[d])
+            length = len(range(start, stop, step))
+            out.append(cut(axes[d], start, length, shape[d]) if step == 1 else fresh(length))
+        d += 1
+    return tuple(out)
+
+
+def _einsum(equation: Any, known: Sequence[Known]) -> Axes | None:
+    if not isinstance(equation, str) or "->" not in equation or "." in equation:
+        return None
+    left, right = equation.replace(" ", "").split("->")
+    dims: dict[str, Dim] = {}
+    for term, (axes, _) in zip(left.split(","), known, strict=True):
+        for letter, dim in zip(term, axes, strict=True):
+            dims[letter] = dims.get(letter) or dim
+    return tuple(dims[letter] for letter in right)
+
+
+def _matmul(shape: Sequence[int], known: Sequence[Known]) -> Axes:
+    (a, a_shape), (b, b_shape) = known[:2]
+    if len(a) == 1 or len(b) == 1:
+        return (*a[:-1], *(b[:-2] if len(a) == 1 else ()), *(b[-1:] if len(b) > 1 else ()))
+    return (*broadcast(shape[:-2], [(a[:-2], a_shape[:-2]), (b[:-2], b_shape[:-2])]), a[-2], b[-1])
+
+
+def _distinct(func: Callable[..., Any], ndim: int, args: Sequence[Any], kwargs: dict[str, Any]) -> list[int]:
+    """Run a shape function on a tensor whose sizes are all different: which dimension went where."""
+    out = func(torch.empty(tuple(range(2, 2 + ndim)), device="meta"), *args, **kwargs)
+    return [n - 2 for n in out.shape]
+
+
+def _argument(args: Sequence[Any], kwargs: dict[str, Any], position: int, name: str, default: Any) -> Any:
+    return args[position] if len(args) > position else kwargs.get(name, default)
+
+
+def follow(
+    name: str,
+    func: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    known: Sequence[Known],
+    shapes: Sequence[Sequence[int]],
+    batch: Axis,
+) -> list[Axes]:
+    """Axes of each output of an operation.
+
+    Args:
+        name: the operation's canonical name.
+        func: the operation.
+        args: its positional arguments (tensors included).
+        kwargs: its keyword arguments.
+        known: axes and shape of each tensor argument, in order.
+        shapes: the shapes of the outputs.
+        batch: the batch axis.
+    """
+    axes, shape = known[0]
+    out = shapes[0]
+    rest = args[1:]
+    found: Axes | None = None
+    if name in PERMUTING:
+        found = tuple(axes[i] for i in _distinct(func, len(axes), rest, kwargs))
+    elif name in RESHAPING:
+        found = reshape(axes, out)
+    elif name == "getitem":
+        found = _getitem(axes, shape, args[1])
+    elif name in ("matmul", "mm", "bmm"):
+        found = _matmul(out, known)
+    elif name == "addmm":
+        found = _matmul(out, known[1:])
+    elif name == "einsum":
+        found = _einsum(args[0], known)
+    elif name in ("linear", "embedding"):
+        found = (*(axes[: len(out) - 1]), fresh(out[-1]))
+    elif name == "scaled_dot_product_attention":
+        found = (*axes[:-1], known[2][0][-1])
+    elif name.startswith("conv"):
+        kept = [dim if n == m else fresh(n) for dim, n, m in zip(axes[2:], out[2:], shape[2:], strict=True)]
+        found = (axes[0], fresh(out[1]), *kept)
+    elif name in REDUCING and len(out) < len(shape):
+        kept_dims = _distinct(func, len(axes), rest, kwargs) if out else []
+        found = tuple(axes[i] for i in kept_dims)
+    elif name == "select":
+        dim = _argument(args, kwargs, 1, "dim", 0)
+        found = tuple(a for i, a in enumerate(axes) if i != dim % len(axes))
+    elif name in ("narrow",):
+        dim = _argument(args, kwargs, 1, "dim", 0) % len(axes)
+        start = int(_argument(args, kwargs, 2, "start", 0))
+        found = tuple(cut(a, start, out[i], shape[i]) if i == dim else a for i, a in enumerate(axes))
+    elif name in SPLITTING:
+        return _split(name, axes, shape, shapes, args, kwargs)
+    elif name in ("cat", "concat", "concatenate"):
+        found = _cat(out, known, _argument(args, kwargs, 1, "dim", 0))
+    elif name == "stack":
+        dim = _argument(args, kwargs, 1, "dim", 0) % len(out)
+        inner = broadcast([n for i, n in enumerate(out) if i != dim], known)
+        found = (*inner[:dim], fresh(out[dim]), *inner[dim:])
+    elif name == "repeat_interleave" and len(out) == len(shape):
+        found = tuple(a if n == m else (*a, Axis(n // m)) for a, n, m in zip(axes, out, shape, strict=True))
+    elif name in EXPANDING or out == torch.broadcast_shapes(*(s for _, s in known if len(s) <= len(out))):
+        found = broadcast(out, known)
+    if found is None or len(found) != len(out):
+        return [guess(s, known, batch) for s in shapes]
+    return [found, *(guess(s, [(found, out)], batch) for s in shapes[1:])]
+
+
+def _split(
+    name: str,
+    axes: Axes,
+    shape: Sequence[int],
+    shapes: Sequence[Sequence[int]],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+) -> list[Axes]:
+    position = 1 if name == "unbind" else 2
+    dim = _argument(args, kwargs, position, "dim", 0) % len(axes)
+    if name == "unbind":
+        return [tuple(a for i, a in enumerate(axes) if i != dim)] * len(shapes)
+    out = []
+    start = 0
+    for s in shapes:
+        out.append(tuple(cut(a, start, s[i], shape[i]) if i == dim else a for i, a in enumerate(axes)))
+        start += s[dim]
+    return out
+
+
+def _cat(out: Sequence[int], known: Sequence[Known], dim: int) -> Axes:
+    dim %= len(out)
+    known = [(axes, shape) for axes, shape in known if len(shape) == len(out)]
+    parts = []
+    for axes, shape in known:
+        parts.append(Part(axes[dim] or None, 0, shape[dim]))
+    rest = broadcast(out, known)
+    return (*rest[:dim], (Axis(out[dim], tuple(parts)),), *rest[dim + 1 :])

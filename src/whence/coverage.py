@@ -1,0 +1,57 @@
+"""Which operations an explanation met, and by which rule each was passed: nothing is passed over in silence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+#: Kinds of operation for which the plain gradient is the rule: they are linear in what they are given.
+EXACT = {
+    "structural", "selecting", "identity", "linear", "convolution", "reduce", "scale", "add", "shift-by-constant", "center",
+    "discrete",
+}  # fmt: skip
+
+
+class Coverage:
+    """Operations seen, with a rule, and left to the plain gradient.
+
+    Attributes:
+        seen: how often each operation occurred on a path from the input to the output.
+        ruled: the rule by which it was passed; ``"gradient (linear)"`` where the plain gradient is exact.
+        plain: the operations that no rule covers, left to the plain gradient.
+
+    Example:
+        >>> e.coverage.plain
+        {'tanh': 1}
+    """
+
+    def __init__(self) -> None:
+        self.seen: Counter[str] = Counter()
+        self.ruled: dict[str, str] = {}
+        self.plain: Counter[str] = Counter()
+
+    def count(self, name: str, kind: str, rule: Callable[..., Any] | None) -> None:
+        """Note one operation."""
+        self.seen[name] += 1
+        if rule is not None:
+            self.ruled[name] = getattr(rule, "__name__", str(rule))
+        elif kind in EXACT:
+            self.ruled.setdefault(name, "gradient (linear)")
+        else:
+            self.plain[name] += 1
+
+    def foreign(self, name: str) -> None:
+        """Note a tensor made by code that torch functions do not show (a custom autograd function)."""
+        self.seen[name] += 1
+        self.plain[name] += 1
+
+    @property
+    def share(self) -> float:
+        """The share of operations, counted as they occurred, that had a rule."""
+        total = sum(self.seen.values())
+        return 1.0 - sum(self.plain.values()) / total if total else 1.0
+
+    def __repr__(self) -> str:
+        plain = ", ".join(f"{name} x {n}" for name, n in self.plain.most_common()) or "none"
+        return f"Coverage({sum(self.seen.values())} operations, {self.share:.1%} with a rule; plain gradient: {plain})"

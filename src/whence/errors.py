@@ -1,0 +1,27 @@
+"""Every error Whence raises on purpose: a sentence that says what was found and what to do."""
+
+from __future__ import annotations
+
+
+class WhenceError(Exception):
+    """Base of all errors raised by Whence."""
+
+
+class MethodError(WhenceError):
+    """The method's name or one of its options is unknown or out of range."""
+
+
+class TargetError(WhenceError):
+    """The target does not name an output of this model."""
+
+
+class InputError(WhenceError):
+    """The inputs cannot be explained as they are (empty, mismatched, on another device, no source)."""
+
+
+class ModelError(WhenceError):
+    """The model does something that the method cannot be right about."""
+
+
+class NumericalError(WhenceError):
+    """A NaN or an infinity was met; the message names where it first appears."""

@@ -1,0 +1,255 @@
+"""``whence.explain``: a model, inputs, a method and a target in; an :class:`Explanation` out."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .axes import Dim
+from .diagnosis import first_bad_value
+from .errors import InputError, NumericalError
+from .explanation import Explanation
+from .ledger import Ledger
+from .methods import Method, Reading, create
+from .run import Run, evaluating
+from .target import Target, find_logits, seed
+from .trace import Trace
+
+Inputs = Tensor | Sequence[Any] | Mapping[str, Any]
+
+
+def explain(
+    model: nn.Module,
+    inputs: Inputs,
+    method: str = "conservative-lrp",
+    target: Target = None,
+    **options: Any,
+) -> Explanation:
+    """Explain a prediction of any PyTorch Transformer, as it is.
+
+    Args:
+        model: any ``nn.Module``. It is run in evaluation mode and left exactly as found.
+        inputs: a mapping (``model(**inputs)``), or a tensor or sequence (``model(*inputs)``); batch first.
+        method: a name from :func:`whence.methods`.
+        target: ``None`` (each sample's predicted class), a class number or label for all samples, one per sample, or a
+            function ``outputs -> Tensor[batch]``.
+        options: the method's options; input-level methods take ``at="position"``, ``"token"`` or ``"pixel"``.
+
+    Returns:
+        The explanation of the batch: ``scores`` is ``[batch, tokens]``.
+
+    Example:
+        >>> e = whence.explain(model, {"input_ids": ids, "attention_mask": mask}, target=1)
+        >>> e.scores[0]
+    """
+    chosen = create(method, options)
+    original = getattr(model, "_orig_mod", model)  # torch.compile wraps the module it was given
+    args, kwargs, batch = _prepare(original, inputs)
+    mask = _padding(kwargs)
+    labels = _labels(original)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(evaluating(original))
+        stack.enter_context(_eager(original))
+        run = _forward(original, args, kwargs, batch, chosen, target, mask, labels)
+        reading = chosen.read(run)
+    scores = run.zero_padding(reading.scores.detach())
+    if not torch.isfinite(scores).all():
+        raise NumericalError(
+            f"The scores of '{method}' are not finite although the model's output is: {first_bad_value(original, args, kwargs)}"
+        )
+    return _explanation(run, reading, scores, chosen, options, labels)
+
+
+# -- inputs ------------------------------------------------------------------------------------------------------
+
+
+def _prepare(model: nn.Module, inputs: Inputs) -> tuple[list[Any], dict[str, Any], int]:
+    """Positional and keyword arguments, and the batch size."""
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    if isinstance(inputs, Mapping):
+        kwargs = dict(inputs)
+    else:
+        args = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    tensors = {**{str(i): a for i, a in enumerate(args)}, **kwargs}
+    tensors = {name: t for name, t in tensors.items() if isinstance(t, Tensor)}
+    if not tensors:
+        raise InputError(
+            f"The inputs ({type(inputs).__name__}) hold no tensor. Pass what the model takes: a dict of tensors for "
+            "model(**inputs), or a tensor or tuple for model(*inputs)."
+        )
+    first, main = next(iter(tensors.items()))
+    if main.dim() == 0 or main.numel() == 0:
+        raise InputError(f"The input '{first}' is empty (shape {list(main.shape)}): there is nothing to explain.")
+    batch = main.shape[0]
+    _check_lengths(tensors, batch)
+    _check_devices(model, tensors)
+    for name, t in tensors.items():
+        if t.is_floating_point() and not bool(torch.isfinite(t).all()) and name not in ("attention_mask",):
+            where = torch.nonzero(~torch.isfinite(t))[0].tolist()
+            raise NumericalError(
+                f"The input '{name}' has a NaN or an infinity at {where}. Remove it and explain again."
+            )
+    return args, kwargs, batch
+
+
+def _check_lengths(tensors: Mapping[str, Tensor], batch: int) -> None:
+    ids, mask = tensors.get("input_ids"), tensors.get("attention_mask")
+    pairs = [(n, t) for n, t in tensors.items() if n in ("attention_mask", "token_type_ids", "position_ids")]
+    if ids is not None:
+        for name, t in pairs:
+            if t.dim() == 2 and t.shape[0] in (1, ids.shape[0]) and t.shape[1] == ids.shape[1]:
+                continue
+            if t.dim() == 2 and not (name == "attention_mask" and mask is not None and len(tensors) > 3):
+                raise InputError(
+                    f"'{name}' has shape {list(t.shape)} but 'input_ids' has {list(ids.shape)}: they must agree. "
+                    "Pad all samples to one length."
+                )
+
+
+def _check_devices(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    there = next((p.device for p in model.parameters()), None)
+    for name, t in tensors.items():
+        if there is not None and t.device != there:
+            raise InputError(
+                f"The model is on {there} but the input '{name}' is on {t.device}. Move one of them: "
+                f"inputs.to('{there}') or model.to('{t.device}')."
+            )
+
+
+def _padding(kwargs: Mapping[str, Any]) -> Tensor | None:
+    """``[batch, tokens]``, true at padding, from the masks that models are given."""
+    mask = kwargs.get("attention_mask")
+    if isinstance(mask, Tensor) and mask.dim() == 2:
+        return mask == 0
+    mask = kwargs.get("src_key_padding_mask")
+    if isinstance(mask, Tensor) and mask.dim() == 2 and mask.dtype == torch.bool:
+        return mask
+    return None
+
+
+def _labels(model: nn.Module) -> dict[int, str]:
+    names = getattr(getattr(model, "config", None), "id2label", None)
+    return {int(k): str(v) for k, v in names.items()} if isinstance(names, Mapping) else {}
+
+
+# -- the forward ---------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _eager(model: nn.Module) -> Iterator[None]:
+    """Let compiled submodules run as they were written."""
+    compiled = any(hasattr(m, "_orig_mod") or getattr(m, "_compiled_call_impl", None) for m in model.modules())
+    if not compiled:
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):  # type: ignore[no-untyped-call]  # torch's own signature
+        yield
+
+
+def _forward(
+    model: nn.Module,
+    args: list[Any],
+    kwargs: dict[str, Any],
+    batch: int,
+    method: Method,
+    target: Target,
+    mask: Tensor | None,
+    labels: Mapping[int, str],
+) -> Run:
+    rulebook = method.rulebook()
+    if rulebook.phase is not None:
+        rulebook.phase.masked = mask is not None
+    names = {id(p): name for name, p in model.named_parameters()}
+    trace = Trace(rulebook.rules, batch, rulebook.maps, rulebook.fan_out, names)
+    trace.ledger = Ledger(trace.batch) if rulebook.phase is None and not rulebook.maps else None
+    with trace:
+        placed = [trace.input(str(i), a) if isinstance(a, Tensor) else a for i, a in enumerate(args)]
+        named = {k: trace.input(k, v) if isinstance(v, Tensor) else v for k, v in kwargs.items()}
+        outputs = model._call_impl(*placed, **named)  # type: ignore[no-untyped-call]  # __call__ less torch.compile
+        _check_outputs(model, args, kwargs, outputs, trace)
+        start = seed(outputs, target, batch, labels, _last(trace, mask, batch, find_logits(outputs)))
+    if not start.output.requires_grad:
+        raise InputError(
+            "The model's output does not depend on any input that can carry relevance: its inputs are integers and no "
+            "embedding of them was found. Pass floating-point inputs (inputs_embeds, pixel_values)."
+        )
+    return Run(trace, start, rulebook, mask)
+
+
+def _check_outputs(model: nn.Module, args: list[Any], kwargs: dict[str, Any], outputs: Any, trace: Trace) -> None:
+    logits = find_logits(outputs)
+    if logits is not None and not bool(torch.isfinite(logits.detach()).all()):
+        raise NumericalError(f"The model's output is not finite: {first_bad_value(model, args, kwargs)}")
+
+
+def _last(trace: Trace, mask: Tensor | None, batch: int, logits: Tensor | None) -> Tensor | None:
+    """The last real token of each sample, if the model answers at every position and looks only back."""
+    if logits is None or logits.dim() != 3 or not any(r.causal for r in trace.attentions):
+        return None
+    if mask is None or mask.shape != logits.shape[:2]:
+        return torch.full((batch,), logits.shape[1] - 1, device=logits.device)
+    positions = torch.arange(mask.shape[1], device=mask.device)
+    return torch.where(mask, -1, positions).amax(1)
+
+
+# -- the result ----------------------------------------------------------------------------------------------------
+
+
+def _explanation(
+    run: Run, reading: Reading, scores: Tensor, method: Method, options: dict[str, Any], labels: Mapping[int, str]
+) -> Explanation:
+    tokens = run.tokens()
+    special = torch.zeros_like(scores, dtype=torch.bool)
+    if run.mask is not None and run.mask.shape == scores.shape:
+        special |= run.mask
+    grid, start = _layout(tokens, special)
+    image = next((s.tensor.shape[-2:] for s in run.trace.sources if s.tensor.dim() == 4), None)
+    return Explanation(
+        scores=scores,
+        special=special,
+        method=method.name,
+        options=options,
+        logits=run.seed.logits.detach(),
+        prediction=run.seed.prediction,
+        target=run.seed.index,
+        coverage=run.trace.coverage,
+        labels=labels,
+        streams={"image" if grid else "tokens": scores},
+        grid=grid,
+        patch_start=start,
+        image_size=(int(image[0]), int(image[1])) if image is not None and grid is not None else None,
+        ledger=run.ledger,
+        layers=None if reading.layers is None else run_layers(run, reading.layers),
+        heads=None if reading.heads is None else reading.heads.detach(),
+    )
+
+
+def run_layers(run: Run, layers: Tensor) -> Tensor:
+    """Relevance per layer, padding exactly 0."""
+    if run.mask is None or run.mask.shape != layers[:, 0].shape:
+        return layers.detach()
+    return layers.detach().masked_fill(run.mask[:, None], 0.0)
+
+
+def _layout(tokens: Dim, special: Tensor) -> tuple[tuple[int, int] | None, int]:
+    """Mark what is concatenated beside the user's tokens, and find the grid of patches and where it starts."""
+    if len(tokens) == 2:
+        return (tokens[0].size, tokens[1].size), 0
+    if len(tokens) != 1 or not tokens[0].parts or special.shape[1] != tokens[0].size:
+        return None, 0
+    at = 0
+    grid, start = None, 0
+    for part in tokens[0].parts:
+        if part.source is None:
+            special[:, at : at + part.length] = True
+        elif len(part.source) == 2 and part.length == part.source[0].size * part.source[1].size:
+            grid, start = (part.source[0].size, part.source[1].size), at
+        at += part.length
+    return grid, start

@@ -1,0 +1,206 @@
+"""The ledger: where relevance went. Sums at every block boundary, and what each operation kept for itself.
+
+Conservation (Ali et al. 2022) asks that the relevance entering an operation leave it again. It fails where biases
+and constants take a share, and where a function is differentiated that is not homogeneous. The ledger writes
+down each such loss (or gain) with its place, so that the books balance::
+
+    sums[:, l + 1] = sums[:, l] + everything absorbed inside block l
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .axes import Axes, Axis
+from .coverage import EXACT
+from .propagate import Local, per_sample
+
+if TYPE_CHECKING:
+    from .trace import Call, Node, Rule
+
+
+@dataclass
+class Entry:
+    """Relevance that one operation absorbed (positive) or created (negative): ``[batch]``."""
+
+    seq: int
+    kind: str
+    name: str
+    amount: Tensor
+
+
+class Ledger:
+    """Relevance at every layer, and what was absorbed or created on the way, per sample.
+
+    Attributes:
+        total: ``[batch]``, relevance at the target.
+        sums: ``[batch, blocks + 1]``, relevance entering block 0, 1, ... and leaving the last block.
+        entries: every loss and gain, in the order of the forward pass.
+
+    Example:
+        >>> e.ledger.sums[0, 0] / e.ledger.total[0]     # how much of the prediction reached the input
+        >>> print(e.ledger)
+    """
+
+    def __init__(self, batch: Axis) -> None:
+        self.batch = batch
+        self.entries: list[Entry] = []
+        self.total = torch.zeros(batch.size)
+        self.sums = torch.zeros(batch.size, 0)
+        self._marks: list[int] = []
+
+    # -- written during the backward --------------------------------------------------------------------------
+
+    def watch(self, call: Call, rule: Rule | None) -> Callable[[Any], Any] | None:
+        """For a gradient-form method: prepare to measure what an operation absorbs.
+
+        Returns a function to call with the operation's output, or ``None`` if nothing can be lost there.
+        """
+        constant = _constant(call)
+        exact = call.kind in EXACT or getattr(rule, "conserves", False)
+        if constant is None and exact:
+            return None
+        watched: list[Tensor] = []
+        if not exact:
+            aliases = [t.view_as(t) for t in call.traced]
+            for old, new in zip(call.traced, aliases, strict=True):
+                new._whence = old._whence  # type: ignore[attr-defined]  # the alias is the same tensor to the trace
+            watched = aliases
+            call.replace(aliases)
+
+        def done(result: Any) -> Any:
+            out = next((t for t in (result if isinstance(result, tuple) else (result,)) if t.requires_grad), None)
+            if out is None:
+                return result
+            if constant is not None:
+                kind = "constant" if call.kind.startswith("shift") else "bias"
+                self._measure(out, constant, call.node(out), kind, call)
+            if not exact:
+                value = out.detach() if constant is None else out.detach() - constant
+                self._measure(out, value, call.node(out), call.kind, call)
+                for alias in watched:
+                    self._measure(alias, -alias.detach(), call.node(out), call.kind, call, call.node(alias).axes)
+            return result
+
+        return done
+
+    def _measure(
+        self, tensor: Tensor, factor: Tensor, node: Node, kind: str, call: Call, axes: Axes | None = None
+    ) -> None:
+        """Enter ``sum factor x gradient`` when the gradient of ``tensor`` is known."""
+        where = node.axes if axes is None else axes
+        name = _name(call)
+
+        def hook(gradient: Tensor) -> None:
+            amount = _inner(gradient, factor, where, self.batch)
+            self.entries.append(Entry(node.seq, kind, name, amount))
+
+        tensor.register_hook(hook)
+
+    def operation(self, op: Local, incoming: Tensor, outgoing: tuple[Tensor, ...]) -> None:
+        """For a relevance-form method: enter what an operation did not pass on."""
+        left = per_sample(incoming, op.node.axes, self.batch)
+        for relevance, node in zip(outgoing, op.nodes, strict=True):
+            left = left - per_sample(relevance, node.axes, self.batch)
+        self.entries.append(Entry(op.node.seq, op.kind, op.name, left.detach()))
+
+    # -- read afterwards ---------------------------------------------------------------------------------------
+
+    def close(self, total: Tensor, sums: list[Tensor], marks: list[int]) -> None:
+        """Set the sums at the block boundaries (``marks``: the boundaries in the order of operations)."""
+        self.total = total.detach()
+        self.sums = torch.stack(sums, 1) if sums else total.new_zeros(len(total), 0)
+        self._marks = marks
+        self.entries.sort(key=lambda entry: entry.seq)
+
+    def stage(self, entry: Entry) -> int:
+        """0: before the first block; ``l + 1``: inside block ``l``; one past the last block: the head."""
+        return bisect_left(self._marks, entry.seq)
+
+    @property
+    def absorbed(self) -> dict[str, Tensor]:
+        """Per kind of loss, ``[batch, blocks + 2]``: before block 0, in each block, in the head. Negative: created."""
+        out: dict[str, Tensor] = {}
+        for entry in self.entries:
+            table = out.setdefault(
+                entry.kind, torch.zeros(self.batch.size, len(self._marks) + 1, dtype=entry.amount.dtype)
+            )
+            table[:, self.stage(entry)] += entry.amount
+        return out
+
+    @property
+    def imbalance(self) -> Tensor:
+        """``[batch, blocks + 1]``: how far the books of each block, and of the head, fail to balance."""
+        absorbed = sum(
+            self.absorbed.values(), start=torch.zeros(self.batch.size, len(self._marks) + 1, dtype=self.sums.dtype)
+        )
+        above = torch.cat([self.sums[:, 1:], self.total[:, None]], 1)
+        return above - self.sums - absorbed[:, 1:]
+
+    def largest(self, k: int = 5, sample: int = 0) -> list[tuple[str, str, int, float]]:
+        """The largest losses and gains of a sample: kind, name, stage and amount."""
+        ranked = sorted(self.entries, key=lambda entry: -abs(float(entry.amount[sample])))
+        return [(x.kind, x.name, self.stage(x), float(x.amount[sample])) for x in ranked[:k]]
+
+    def select(self, sample: int) -> Ledger:
+        """The ledger of one sample."""
+        one = Ledger(Axis(1))
+        one.entries = [Entry(x.seq, x.kind, x.name, x.amount[sample : sample + 1]) for x in self.entries]
+        one.total, one.sums = self.total[sample : sample + 1], self.sums[sample : sample + 1]
+        one._marks = self._marks
+        return one
+
+    def __repr__(self) -> str:
+        blocks = self.sums.shape[1] - 1
+        lines = [f"Ledger of {self.batch.size} sample(s), {max(blocks, 0)} blocks; sample 0:"]
+        lines.append(f"  target              {float(self.total[0]):+.6g}")
+        for i in range(blocks, -1, -1):
+            where = f"into block {i}" if i < blocks else "out of the last block"
+            lines.append(f"  {where:<20}{float(self.sums[0, i]):+.6g}")
+        for kind, name, stage, amount in self.largest():
+            place = "embeddings" if stage == 0 else "head" if stage > blocks else f"block {stage - 1}"
+            verb = "absorbed" if amount >= 0 else "created"
+            lines.append(f"  {verb} {abs(amount):.3g} by {kind} at {name} ({place})")
+        return "\n".join(lines)
+
+
+def _constant(call: Call) -> Tensor | None:
+    """The constant that an otherwise linear operation adds to its output, shaped to be added to it."""
+    if call.kind in ("linear", "convolution", "norm"):
+        position = {"linear": 2, "addmm": 0, "layer_norm": 3, "batch_norm": 4}.get(call.name, 2)
+        if call.name in ("matmul", "mm", "bmm", "einsum", "rms_norm"):
+            return None
+        bias = call.args[position] if len(call.args) > position else call.kwargs.get("bias")
+        if not isinstance(bias, Tensor) or bias.requires_grad:
+            return None
+        return bias.reshape(-1, *(1,) * (call.traced[0].dim() - 2)) if call.kind == "convolution" else bias
+    if call.kind in ("shift-by-constant", "shift"):
+        other = next((a for a in call.args if not (isinstance(a, Tensor) and a.requires_grad)), 0.0)
+        value = other if isinstance(other, Tensor) else torch.as_tensor(other, dtype=call.traced[0].dtype)
+        scale = call.kwargs.get("alpha", 1) * (-1 if call.name == "sub" and other is call.args[1] else 1)
+        return value.detach() * scale
+    return None
+
+
+def _inner(gradient: Tensor, factor: Tensor, axes: Axes, batch: Axis) -> Tensor:
+    """Per-sample inner product ``[batch]``; an infinite constant (a mask) under a zero gradient counts as nothing."""
+    gradient = gradient.to(torch.float32) if gradient.dtype in (torch.float16, torch.bfloat16) else gradient
+    factor = factor.to(gradient.dtype)
+    if factor.dim() == 1 and factor.shape[0] == gradient.shape[-1] and gradient.dim() > 1:
+        return per_sample(gradient @ factor, axes[:-1], batch)
+    product = gradient * factor
+    if not torch.isfinite(product).all():
+        product = torch.where(gradient == 0, torch.zeros_like(product), product)
+    return per_sample(product, axes, batch)
+
+
+def _name(call: Call) -> str:
+    names = [getattr(t, "_whence_name", "") for t in call.tensors]
+    found = next((n for n in names if n), "")
+    return found.rsplit(".", 1)[0] if found else call.name

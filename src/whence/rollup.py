@@ -1,0 +1,78 @@
+"""Rolling attention maps up: what reaches the explained rows through all layers.
+
+Only the rows that the target reads are wanted ([CLS], the last token, all of a mean), so a few row vectors walk the
+layers from the last to the first, ``v <- v + v A``, instead of a product of square matrices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .errors import ModelError
+from .run import Run
+
+
+def require_maps(run: Run, method: str) -> None:
+    """Refuse a model without attention, or one whose attentions are not all over the same tokens."""
+    records = run.trace.attentions
+    if not records:
+        raise ModelError(
+            f"The model has no attention that could be seen, so '{method}' has nothing to read. Input-level methods "
+            "(conservative-lrp, gradient-x-input) work without attention."
+        )
+    sizes = {
+        (r.probabilities.shape[r.query], r.probabilities.shape[r.key]) for r in records if r.probabilities is not None
+    }
+    if len(sizes) > 1 or any(q != k for q, k in sizes):
+        raise ModelError(
+            f"The model's attentions are between different sets of tokens ({sorted(sizes)}), which '{method}' does not "
+            "roll up. Input-level methods (conservative-lrp, gradient-x-input) work."
+        )
+
+
+def read_rows(gradient: Tensor) -> Tensor:
+    """Which rows of the last attention the target depends on: ``[batch, 1, queries]``, summing to 1.
+
+    Args:
+        gradient: ``[batch, heads, queries, keys]``, of the last attention's probabilities.
+    """
+    rows = (gradient != 0).any(-1).any(1).to(gradient.dtype)
+    return (rows / rows.sum(-1, keepdim=True).clamp(min=1))[:, None]
+
+
+def roll_up(maps: Sequence[Tensor], rows: Tensor, normalise: bool = False) -> Tensor:
+    """``rows . (I + A_L) ... (I + A_1)``.
+
+    Args:
+        maps: each layer's ``[batch, queries, keys]``, first layer first.
+        rows: ``[batch, rows, queries]``, where to start.
+        normalise: divide each row of ``I + A`` by its sum.
+
+    Returns:
+        ``[batch, rows, keys]``.
+    """
+    for A in reversed(maps):
+        if normalise:
+            rows = rows / (1 + A.sum(-1))[:, None]
+        rows = rows + rows @ A
+    return rows
+
+
+def positive_mean(maps: Tensor) -> Tensor:
+    """``E_h(.)^+``: the mean over heads of the positive part, ``[batch, queries, keys]``."""
+    return maps.clamp(min=0).mean(1)
+
+
+def column_sums(total: Tensor, padding: Tensor | None) -> Tensor:
+    """Sum over all rows that are tokens: ``[batch, keys]``."""
+    if padding is not None and padding.shape[-1] == total.shape[-2]:
+        total = total.masked_fill(padding[:, :, None], 0.0)
+    return total.sum(-2)
+
+
+def all_rows(like: Tensor) -> Tensor:
+    """Every row, to start a full matrix: ``[batch, queries, queries]``."""
+    return torch.eye(like.shape[-2], dtype=like.dtype, device=like.device).expand(len(like), -1, -1)

@@ -1,0 +1,5 @@
+"""Rules: one short function per published equation.
+
+:mod:`whence.rules.gradient` holds substitutions (same value, another derivative), after which relevance is
+gradient times input; :mod:`whence.rules.relevance` holds rules that carry relevance itself.
+"""

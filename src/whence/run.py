@@ -1,0 +1,212 @@
+"""One traced forward of a model, and the backwards that a method asks of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from .axes import Axes, Dim
+from .errors import InputError, ModelError
+from .ledger import Ledger
+from .propagate import Phase, per_sample
+from .target import Seed
+from .trace import Node, Residual, Rule, Source, Trace
+
+
+@dataclass
+class Rulebook:
+    """Which rule each kind of operation follows.
+
+    Attributes:
+        rules: kind of operation -> rule; a kind without one keeps its plain derivative.
+        maps: whether attention probabilities are needed as tensors.
+        phase: for rules that carry relevance, what the backward carries now.
+        fan_out: called with each tensor that several operations read.
+    """
+
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+    maps: bool = False
+    phase: Phase | None = None
+    fan_out: Callable[[Tensor, Node], None] | None = None
+
+
+@dataclass
+class Boundary:
+    """The tensor that enters a block (or leaves the last one), and the relevance found there."""
+
+    tensor: Tensor
+    node: Node
+    relevance: Tensor | None = None  # shaped like the tensor
+
+
+class Run:
+    """A traced forward: what a method reads its scores from.
+
+    Attributes:
+        trace: what happened.
+        seed: where backwards start.
+        mask: ``[batch, tokens]``, true where a token is padding; ``None`` if there is no padding mask.
+    """
+
+    def __init__(self, trace: Trace, seed: Seed, rulebook: Rulebook, mask: Tensor | None) -> None:
+        self.trace = trace
+        self.seed = seed
+        self.rulebook = rulebook
+        self.mask = mask
+        self.boundaries = self._boundaries()
+        self.ledger: Ledger | None = trace.ledger
+        if rulebook.phase is not None:
+            self.ledger = rulebook.phase.ledger = Ledger(trace.batch)
+
+    # -- structure -------------------------------------------------------------------------------------------
+
+    def _boundaries(self) -> list[Boundary]:
+        """The trunk of each residual addition around an attention, in order, and the last one's output."""
+        tensors: list[Tensor] = []
+        done: set[int] = set()
+        for residual in self.trace.residuals:
+            if set(residual.attentions) - done:
+                done |= set(residual.attentions)
+                tensors.append(residual.trunk)
+        if tensors:
+            tensors.append(self._end().output)
+        return [Boundary(t, self.node(t)) for t in tensors]
+
+    def _end(self) -> Residual:
+        """The last residual addition along the tokens that the last attention wrote."""
+        last = next(r for r in reversed(self.trace.residuals) if r.attentions)
+        shape = last.output.shape
+        return next(r for r in reversed(self.trace.residuals) if r.output.shape == shape)
+
+    @staticmethod
+    def node(tensor: Tensor) -> Node:
+        node = getattr(tensor, "_whence", None)
+        assert isinstance(node, Node)
+        return node
+
+    def position(self, at: str) -> tuple[Tensor, Node]:
+        """The tensor at which input-level methods read: see ``at`` in :func:`whence.explain`."""
+        if at == "position":
+            if self.boundaries:
+                return self.boundaries[0].tensor, self.boundaries[0].node
+            if self.trace.entry is not None:
+                return self.trace.entry, self.node(self.trace.entry)
+            source = self.source(embedded=None)
+        else:
+            source = self.source(embedded=at == "token")
+        return source.tensor, source.node
+
+    def source(self, embedded: bool | None) -> Source:
+        """The first input that carries relevance, embedded or raw."""
+        for source in self.trace.sources:
+            if source.name and (embedded is None or source.embedded == embedded):
+                return source
+        kind = "an embedding of an integer input" if embedded else "a floating-point input"
+        raise InputError(
+            f"Relevance has nowhere to go: the model has no {kind}. Give the model its float inputs "
+            "(for example inputs_embeds or pixel_values), or choose another `at`."
+        )
+
+    # -- backwards -------------------------------------------------------------------------------------------
+
+    def backward(self, tensors: Sequence[Tensor], relevance: bool = False, keep: bool = False) -> list[Tensor]:
+        """Send the seed back and return what arrives at each tensor: gradients, or relevance.
+
+        Args:
+            tensors: where to read.
+            relevance: carry relevance (a rulebook with a phase).
+            keep: whether another backward will follow.
+        """
+        if self.rulebook.phase is not None:
+            self.rulebook.phase.relevance = relevance
+        hooks = [b.tensor.register_hook(_write(b)) for b in self.boundaries]
+        try:
+            found = torch.autograd.grad(
+                self.seed.output, list(tensors), self.seed.weights.to(self.seed.output.dtype),
+                retain_graph=keep, allow_unused=True,
+            )  # fmt: skip
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return [torch.zeros_like(t) if g is None else g for t, g in zip(tensors, found, strict=True)]
+
+    def settle(self, gradient: bool) -> list[Boundary]:
+        """Turn what passed the block boundaries into relevance there, and close the ledger.
+
+        Args:
+            gradient: whether the last backward carried gradients (relevance is then gradient x value).
+        """
+        met = [b for b in self.boundaries if b.relevance is not None]
+        for b in met:
+            assert b.relevance is not None
+            if gradient:
+                b.relevance = _precise(b.relevance) * _precise(b.tensor.detach())
+        if self.ledger is not None:
+            total = self.seed.value if gradient else self.seed.weights.reshape(len(self.seed.weights), -1).sum(1)
+            sums = [per_sample(b.relevance, b.node.axes, self.trace.batch) for b in met if b.relevance is not None]
+            self.ledger.close(total, sums, [b.node.seq for b in met])
+        return met
+
+    # -- tokens ----------------------------------------------------------------------------------------------
+
+    def tokens(self) -> Dim:
+        """The token axis: what the first attention reads."""
+        if not self.trace.attentions:
+            return ()
+        record = self.trace.attentions[0]
+        return record.axes[record.key]
+
+    def per_token(self, relevance: Tensor, axes: Axes) -> Tensor:
+        """Sum a tensor over its features: ``[batch, tokens]``."""
+        tokens = self.tokens()
+        batch = self.trace.batch
+        at = [i for i, dim in enumerate(axes) if dim == tokens and tokens]
+        if not at:  # a single token, or a model without attention: the dimension behind the batch
+            at = [1] if relevance.dim() > 2 else []
+        if batch.size > 1:
+            first = [i for i, dim in enumerate(axes) if dim == (batch,)]
+            if not first:
+                raise ModelError("The model's tokens cannot be told apart by sample; explain one sample at a time.")
+        else:
+            first = [i for i, dim in enumerate(axes) if batch in dim] or [0]
+        keep = [first[0], *(i for i in at if i != first[0])]
+        if batch.size == 1 and relevance.shape[first[0]] != 1:  # no batch dimension left
+            keep = at
+        rest = [i for i in range(relevance.dim()) if i not in keep]
+        out = relevance.permute(*keep, *rest).flatten(len(keep)) if rest else relevance.permute(*keep)
+        out = out.sum(-1) if rest else out
+        return out.reshape(batch.size, -1)
+
+    def zero_padding(self, scores: Tensor) -> Tensor:
+        """Padding scores exactly 0."""
+        if self.mask is None or self.mask.shape != scores.shape:
+            return scores
+        return scores.masked_fill(self.mask, 0.0)
+
+
+def _write(boundary: Boundary) -> Callable[[Tensor], None]:
+    def hook(value: Tensor) -> None:
+        boundary.relevance = value.detach()
+
+    return hook
+
+
+def _precise(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode for the duration, every module's own flag restored afterwards."""
+    flags = [(m, m.training) for m in model.modules() if m.training]
+    try:
+        for m, _ in flags:
+            m.training = False
+        yield
+    finally:
+        for m, flag in flags:
+            m.training = flag

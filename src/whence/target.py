@@ -1,0 +1,135 @@
+"""Targets: which scalar of the output an explanation is of, one per sample."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .errors import TargetError
+
+Target = None | int | str | Sequence[int | str] | Tensor | Callable[[Any], Tensor]
+
+
+@dataclass
+class Seed:
+    """Where the backward starts: ``sum(output * weights)`` over everything but the batch is the target.
+
+    Attributes:
+        output: the model's logits, or the target value itself where the user gave a function.
+        weights: what to send back from it.
+        index: ``[batch]``, the class explained; ``None`` for a function.
+        prediction: ``[batch]``, the class predicted; ``None`` where there are no classes.
+        logits: ``[batch, classes]`` where there are classes, else the target values.
+    """
+
+    output: Tensor
+    weights: Tensor
+    index: Tensor | None
+    prediction: Tensor | None
+    logits: Tensor
+
+    @property
+    def value(self) -> Tensor:
+        """``[batch]``: the target's value."""
+        return (self.output.detach() * self.weights).reshape(len(self.weights), -1).sum(1)
+
+
+def find_logits(outputs: Any) -> Tensor | None:
+    """The logits in whatever a model returned: a tensor, ``.logits``, the first of a tuple."""
+    if isinstance(outputs, Tensor):
+        return outputs
+    for name in ("logits", "logits_per_image"):
+        value = outputs.get(name) if isinstance(outputs, Mapping) else getattr(outputs, name, None)
+        if isinstance(value, Tensor):
+            return value
+    if isinstance(outputs, tuple | list) and outputs and isinstance(outputs[0], Tensor):
+        return outputs[0]
+    return None
+
+
+def seed(outputs: Any, target: Target, batch: int, labels: Mapping[int, str], last: Tensor | None) -> Seed:
+    """Resolve a target against a model's outputs.
+
+    Args:
+        outputs: what the model returned.
+        target: as in :func:`whence.explain`.
+        batch: the number of samples.
+        labels: the model's class names.
+        last: ``[batch]``, the last real token of each sample, for models that answer at every position.
+    """
+    logits = find_logits(outputs)
+    if callable(target):
+        return _from_function(outputs, target, batch, logits)
+    if logits is None:
+        raise TargetError(
+            f"The model returned {type(outputs).__name__} without logits, so there is no class to explain. Pass "
+            "target=lambda outputs: <tensor of shape [batch]>."
+        )
+    if logits.dim() == 3 and last is not None and len(logits) == batch:
+        output, classes = logits, logits.detach()[torch.arange(batch, device=logits.device), last]
+    elif logits.dim() == 2 and len(logits) == batch:
+        output, classes = logits, logits.detach()
+    else:
+        raise TargetError(
+            f"The model's output has shape {list(logits.shape)} for a batch of {batch}: no class axis [batch, classes] is "
+            "found. Pass target=lambda outputs: <tensor of shape [batch]>, for example "
+            "lambda outputs: outputs.logits[:, position, token]."
+        )
+    prediction = classes.argmax(-1)
+    index = _indices(target, prediction, classes.shape[-1], labels)
+    weights = torch.zeros_like(classes).scatter_(1, index[:, None], 1.0)
+    if logits.dim() == 3 and last is not None:
+        full = torch.zeros_like(logits, requires_grad=False)
+        full[torch.arange(batch, device=logits.device), last] = weights
+        weights = full
+    return Seed(output, weights, index, prediction, classes)
+
+
+def _from_function(outputs: Any, target: Callable[[Any], Tensor], batch: int, logits: Tensor | None) -> Seed:
+    value = target(outputs)
+    if not isinstance(value, Tensor) or value.shape != (batch,):
+        shape = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise TargetError(
+            f"The target function returned {shape}; it must return a tensor of shape [{batch}], one per sample."
+        )
+    if not value.requires_grad:
+        raise TargetError(
+            "The target function's value does not depend on the model's input, so nothing can be traced back."
+        )
+    classes = logits.detach() if logits is not None and logits.dim() == 2 and len(logits) == batch else None
+    prediction = classes.argmax(-1) if classes is not None else None
+    return Seed(value, torch.ones_like(value), None, prediction, value.detach() if classes is None else classes)
+
+
+def _indices(target: Any, prediction: Tensor, classes: int, labels: Mapping[int, str]) -> Tensor:
+    if target is None:
+        return prediction
+    batch = len(prediction)
+    items = target.tolist() if isinstance(target, Tensor) else target
+    items = [items] * batch if isinstance(items, int | str) else list(items)
+    if len(items) != batch:
+        raise TargetError(
+            f"{len(items)} targets were given for a batch of {batch}: give one for all, or one per sample."
+        )
+    return torch.tensor([_class(item, classes, labels) for item in items], device=prediction.device)
+
+
+def _class(item: Any, classes: int, labels: Mapping[int, str]) -> int:
+    if isinstance(item, str):
+        found = [i for i, name in labels.items() if name.lower() == item.lower()]
+        if found:
+            return int(found[0])
+        near = difflib.get_close_matches(item, labels.values(), n=1, cutoff=0.4)
+        known = ", ".join(list(labels.values())[:20]) or "none (the model has no class names: use a number)"
+        hint = f" Did you mean '{near[0]}'?" if near else ""
+        raise TargetError(f"The model has no label '{item}'.{hint} Its labels: {known}.")
+    if isinstance(item, bool) or not isinstance(item, int):
+        raise TargetError(f"A target must be a class number or a label, not {type(item).__name__} ({item!r}).")
+    if not -classes <= item < classes:
+        raise TargetError(f"Target {item} is out of range: the model has {classes} classes, 0 to {classes - 1}.")
+    return item % classes
