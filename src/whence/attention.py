@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from .axes import Axes, Axis, Dim
+from .axes import Axes, Axis, Dim, arrange
+from .call import Call
 from .errors import ModelError
-
-if TYPE_CHECKING:
-    from .trace import Call
 
 
 def attend(
@@ -91,10 +89,10 @@ class AttentionRecord:
             dims = probabilities.dim() - 2, probabilities.dim() - 1
         if dims is None or not _same(node.axes[dims[1]], node.softmax):
             return None
-        record = AttentionRecord(probabilities, node.axes, *dims, call.trace.batch)
-        square = record.arrange(probabilities.detach())[:1]
-        record.causal = not bool(square.triu(1).any()) and square.shape[-1] > 1
+        record = AttentionRecord(probabilities, node.axes, *dims, call.batch)
         record._check()
+        first = record.arrange(probabilities.detach())[0, 0]
+        record.causal = first.shape[-1] > 1 and not bool(first.triu(1).any())
         return record
 
     @staticmethod
@@ -103,7 +101,7 @@ class AttentionRecord:
         query, key = call.nodes[:2]
         axes = (query.axes if query is not None else ()) or ()
         keys: Dim = key.axes[-2] if key is not None and len(key.axes) > 1 else ()
-        record = AttentionRecord(None, (*axes[:-1], keys), len(axes) - 2, len(axes) - 1, call.trace.batch)
+        record = AttentionRecord(None, (*axes[:-1], keys), len(axes) - 2, len(axes) - 1, call.batch)
         record.causal = _causal(call)
         record._check()
         return record
@@ -118,33 +116,17 @@ class AttentionRecord:
 
     def arrange(self, tensor: Tensor) -> Tensor:
         """Bring a tensor shaped like the probabilities to ``[batch, heads, queries, keys]``."""
-        others = [i for i in range(tensor.dim()) if i not in (self.query, self.key)]
-        moved = tensor.permute(*others, self.query, self.key)
-        atoms: list[int] = []
-        where = None
-        for i in others:
-            for atom in self.axes[i] or (None,):
-                if atom is self.batch:
-                    where = len(atoms)
-                atoms.append(tensor.shape[i] if atom is None else atom.size)
-        split = moved.reshape(*atoms, *moved.shape[-2:])
-        if where is not None:
-            split = split.movedim(where, 0)
-        elif self.batch.size > 1:
-            raise ModelError("An attention of the model cannot be told apart by sample; explain one sample at a time.")
-        return split.reshape(self.batch.size, -1, *split.shape[-2:])
+        return arrange(tensor, self.axes, self.batch, (self.query, self.key))
 
 
 def _causal(call: Call) -> bool:
     """Whether a fused attention looks only back: its flag, or a mask that hides all that is above the diagonal."""
-    mask = call.kwargs.get("attn_mask", call.args[3] if len(call.args) > 3 else None)
-    flag = call.kwargs.get("is_causal", call.args[5] if len(call.args) > 5 else False)
-    if flag or not isinstance(mask, Tensor) or mask.shape[-1] < 2 or mask.shape[-2] < 2:
-        return bool(flag)
-    hidden = ~mask if mask.dtype == torch.bool else mask < -1e4
-    return bool(
-        hidden.flatten(0, -3)[0].triu(1).sum() == torch.ones_like(hidden[..., :, :].flatten(0, -3)[0]).triu(1).sum()
-    )
+    mask, flag = call.argument(3, "attn_mask"), bool(call.argument(5, "is_causal", False))
+    if flag or not isinstance(mask, Tensor) or min(mask.shape[-2:]) < 2:
+        return flag
+    first = mask.reshape(-1, *mask.shape[-2:])[0]
+    seen = first if first.dtype == torch.bool else first > -1e4
+    return not bool(seen.triu(1).any())
 
 
 def _einsum_dims(equation: Any, which: int) -> tuple[int, int] | None:

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .errors import ModelError
+
 
 class Part(NamedTuple):
     """A stretch of a concatenated or sliced axis: where it was taken from (``None``: a constant)."""
@@ -232,11 +234,19 @@ def follow(
         found = (*inner[:dim], fresh(out[dim]), *inner[dim:])
     elif name == "repeat_interleave" and len(out) == len(shape):
         found = tuple(a if n == m else (*a, Axis(n // m)) for a, n, m in zip(axes, out, shape, strict=True))
-    elif name in EXPANDING or out == torch.broadcast_shapes(*(s for _, s in known if len(s) <= len(out))):
+    elif name in EXPANDING or _fits(out, known):
         found = broadcast(out, known)
     if found is None or len(found) != len(out):
         return [guess(s, known, batch) for s in shapes]
     return [found, *(guess(s, [(found, out)], batch) for s in shapes[1:])]
+
+
+def _fits(shape: Sequence[int], known: Sequence[Known]) -> bool:
+    """Whether an output's shape is that of its inputs, broadcast."""
+    for _, other in known:
+        if len(other) > len(shape) or any(n not in (1, m) for n, m in zip(other[::-1], shape[::-1], strict=False)):
+            return False
+    return True
 
 
 def _split(
@@ -267,3 +277,74 @@ def _cat(out: Sequence[int], known: Sequence[Known], dim: int) -> Axes:
         parts.append(Part(axes[dim] or None, 0, shape[dim]))
     rest = broadcast(out, known)
     return (*rest[:dim], (Axis(out[dim], tuple(parts)),), *rest[dim + 1 :])
+
+
+# -- by sample, by token ------------------------------------------------------------------------------------------
+
+
+def unmerge(tensor: Tensor, axes: Axes, batch: Axis) -> tuple[Tensor, Axes]:
+    """Give the batch a dimension of its own where it is merged with others (``[batch * tokens, features]``)."""
+    for i, dim in enumerate(axes):
+        if batch in dim and len(dim) > 1:
+            at = dim.index(batch)
+            parts = [p for p in (dim[:at], dim[at : at + 1], dim[at + 1 :]) if p]
+            sizes = [_size(p) for p in parts]
+            return tensor.unflatten(i, sizes), (*axes[:i], *parts, *axes[i + 1 :])
+    return tensor, axes
+
+
+def _size(dim: Dim) -> int:
+    size = 1
+    for atom in dim:
+        size *= atom.size
+    return size
+
+
+def arrange(tensor: Tensor, axes: Axes, batch: Axis, dims: Sequence[int] = ()) -> Tensor:
+    """Bring a tensor to ``[batch, everything else, *dims]``.
+
+    Args:
+        tensor: any tensor.
+        axes: its axes.
+        batch: the batch axis.
+        dims: the dimensions to keep apart, in order.
+    """
+    kept = [tensor.shape[d] for d in dims]
+    rest = [i for i in range(tensor.dim()) if i not in dims]
+    moved = tensor.permute(*rest, *dims)
+    if batch.size > 1:
+        moved, split = unmerge(moved, tuple(axes[i] for i in rest), batch)
+        at = next((i for i, dim in enumerate(split) if dim == (batch,)), None)
+        if at is None:
+            raise ModelError(
+                "The samples of the batch cannot be told apart inside the model (an operation mixes the batch with other "
+                "axes in a way that is not followed). Explain one sample at a time."
+            )
+        moved = moved.movedim(at, 0)
+    return moved.reshape(batch.size, -1, *kept)
+
+
+def per_sample(tensor: Tensor, axes: Axes, batch: Axis) -> Tensor:
+    """Sum a tensor over everything but the batch: ``[batch]``."""
+    return arrange(tensor, axes, batch).sum(1)
+
+
+def spread(values: Tensor, axes: Axes, batch: Axis) -> Tensor:
+    """The inverse of a per-sample sum: ``[batch]`` values, shaped to multiply a tensor with these axes."""
+    shape = [1] * len(axes)
+    if batch.size == 1:
+        return values.reshape(shape)
+    i, dim = next((i, dim) for i, dim in enumerate(axes) if batch in dim)
+    sizes = [atom.size if atom is batch else 1 for atom in dim]
+    shape[i] = -1
+    return values.reshape(sizes).expand([atom.size for atom in dim]).reshape(shape)
+
+
+def per_token(tensor: Tensor, axes: Axes, batch: Axis, tokens: Dim) -> Tensor:
+    """Sum a tensor over everything but the batch and the tokens: ``[batch, tokens]``."""
+    if batch.size > 1:
+        tensor, axes = unmerge(tensor, axes, batch)
+    at = next((i for i, dim in enumerate(axes) if dim == tokens and tokens), None)
+    if at is None:  # one token, or a model without attention: the dimension behind the batch
+        at = 1 if tensor.dim() > 2 else None
+    return arrange(tensor, axes, batch, () if at is None else (at,)).sum(1).reshape(batch.size, -1)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .node import Node
 
 #: Kinds of operation for which the plain gradient is the rule: they are linear in what they are given.
 EXACT = {
@@ -30,21 +33,30 @@ class Coverage:
         self.seen: Counter[str] = Counter()
         self.ruled: dict[str, str] = {}
         self.plain: Counter[str] = Counter()
+        self._met: list[tuple[int, str, str, str | None]] = []
+        self._foreign: Counter[str] = Counter()
 
-    def count(self, name: str, kind: str, rule: Callable[..., Any] | None) -> None:
-        """Note one operation."""
-        self.seen[name] += 1
-        if rule is not None:
-            self.ruled[name] = getattr(rule, "__name__", str(rule))
-        elif kind in EXACT:
-            self.ruled.setdefault(name, "gradient (linear)")
-        else:
-            self.plain[name] += 1
+    def count(self, node: Node, name: str, kind: str, rule: Callable[..., Any] | None) -> None:
+        """Note one operation, by its output."""
+        self._met.append((node.seq, name, kind, None if rule is None else getattr(rule, "__name__", str(rule))))
 
     def foreign(self, name: str) -> None:
         """Note a tensor made by code that torch functions do not show (a custom autograd function)."""
-        self.seen[name] += 1
-        self.plain[name] += 1
+        self._foreign[name] += 1
+
+    def settle(self, reached: set[int]) -> None:
+        """Keep the operations that relevance can reach from the target; what a rule has cut off is part of the rule."""
+        self.seen, self.plain, self.ruled = Counter(self._foreign), Counter(self._foreign), {}
+        for seq, name, kind, rule in self._met:
+            if seq not in reached:
+                continue
+            self.seen[name] += 1
+            if rule is not None:
+                self.ruled[name] = rule
+            elif kind in EXACT:
+                self.ruled.setdefault(name, "gradient (linear)")
+            else:
+                self.plain[name] += 1
 
     @property
     def share(self) -> float:

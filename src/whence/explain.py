@@ -15,6 +15,7 @@ from .errors import InputError, NumericalError
 from .explanation import Explanation
 from .ledger import Ledger
 from .methods import Method, Reading, create
+from .node import node_of
 from .run import Run, evaluating
 from .target import Target, find_logits, seed
 from .trace import Trace
@@ -180,6 +181,7 @@ def _forward(
             "The model's output does not depend on any input that can carry relevance: its inputs are integers and no "
             "embedding of them was found. Pass floating-point inputs (inputs_embeds, pixel_values)."
         )
+    trace.coverage.settle(node_of(start.output).reachable())
     return Run(trace, start, rulebook, mask)
 
 

@@ -12,17 +12,15 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from .axes import Axes, Axis
+from .axes import Axes, Axis, per_sample
+from .call import Call, Rule
 from .coverage import EXACT
-from .propagate import Local, per_sample
-
-if TYPE_CHECKING:
-    from .trace import Call, Node, Rule
+from .node import Node, attach, node_of
+from .propagate import Local
 
 
 @dataclass
@@ -54,10 +52,11 @@ class Ledger:
         self.total = torch.zeros(batch.size)
         self.sums = torch.zeros(batch.size, 0)
         self._marks: list[int] = []
+        self._by_operation: dict[tuple[int, str], Entry] = {}
 
     # -- written during the backward --------------------------------------------------------------------------
 
-    def watch(self, call: Call, rule: Rule | None) -> Callable[[Any], Any] | None:
+    def watch(self, call: Call, rule: Rule | None) -> Callable[[Tensor], None] | None:
         """For a gradient-form method: prepare to measure what an operation absorbs.
 
         Returns a function to call with the operation's output, or ``None`` if nothing can be lost there.
@@ -70,45 +69,53 @@ class Ledger:
         if not exact:
             aliases = [t.view_as(t) for t in call.traced]
             for old, new in zip(call.traced, aliases, strict=True):
-                new._whence = old._whence  # type: ignore[attr-defined]  # the alias is the same tensor to the trace
+                attach(new, node_of(old))
             watched = aliases
             call.replace(aliases)
 
-        def done(result: Any) -> Any:
-            out = next((t for t in (result if isinstance(result, tuple) else (result,)) if t.requires_grad), None)
-            if out is None:
-                return result
+        def done(out: Tensor) -> None:
+            if not out.requires_grad:
+                return
+            node, name = node_of(out), _name(call)
             if constant is not None:
                 kind = "constant" if call.kind.startswith("shift") else "bias"
-                self._measure(out, constant, call.node(out), kind, call)
+                self._measure(out, constant, {kind: 1.0} if exact else {kind: 1.0, call.kind: -1.0}, node, name)
             if not exact:
-                value = out.detach() if constant is None else out.detach() - constant
-                self._measure(out, value, call.node(out), call.kind, call)
+                self._measure(out, out.detach(), {call.kind: 1.0}, node, name)
                 for alias in watched:
-                    self._measure(alias, -alias.detach(), call.node(out), call.kind, call, call.node(alias).axes)
-            return result
+                    self._measure(alias, alias.detach(), {call.kind: -1.0}, node, name)
 
         return done
 
-    def _measure(
-        self, tensor: Tensor, factor: Tensor, node: Node, kind: str, call: Call, axes: Axes | None = None
-    ) -> None:
-        """Enter ``sum factor x gradient`` when the gradient of ``tensor`` is known."""
-        where = node.axes if axes is None else axes
-        name = _name(call)
+    def _measure(self, tensor: Tensor, factor: Tensor, kinds: dict[str, float], node: Node, name: str) -> None:
+        """Enter ``sum factor x gradient`` under each kind, with its sign, when the gradient of ``tensor`` is known."""
+        axes = node_of(tensor).axes
+        bounded = bool(torch.isfinite(factor).all()) if factor.numel() < tensor.numel() else True
 
         def hook(gradient: Tensor) -> None:
-            amount = _inner(gradient, factor, where, self.batch)
-            self.entries.append(Entry(node.seq, kind, name, amount))
+            amount = _inner(gradient, factor, axes, self.batch, bounded)
+            for kind, sign in kinds.items():
+                self._enter(node.seq, kind, name, sign * amount)
 
         tensor.register_hook(hook)
 
     def operation(self, op: Local, incoming: Tensor, outgoing: tuple[Tensor, ...]) -> None:
         """For a relevance-form method: enter what an operation did not pass on."""
+        if outgoing[0] is incoming:
+            return
         left = per_sample(incoming, op.node.axes, self.batch)
         for relevance, node in zip(outgoing, op.nodes, strict=True):
             left = left - per_sample(relevance, node.axes, self.batch)
-        self.entries.append(Entry(op.node.seq, op.kind, op.name, left.detach()))
+        self._enter(op.node.seq, op.kind, op.name, left.detach())
+
+    def _enter(self, seq: int, kind: str, name: str, amount: Tensor) -> None:
+        """One entry per operation: its output's side and its inputs' sides add up."""
+        entry = self._by_operation.get((seq, kind))
+        if entry is None:
+            entry = self._by_operation[seq, kind] = Entry(seq, kind, name, amount)
+            self.entries.append(entry)
+        else:
+            entry.amount = entry.amount + amount
 
     # -- read afterwards ---------------------------------------------------------------------------------------
 
@@ -188,16 +195,17 @@ def _constant(call: Call) -> Tensor | None:
     return None
 
 
-def _inner(gradient: Tensor, factor: Tensor, axes: Axes, batch: Axis) -> Tensor:
+def _inner(gradient: Tensor, factor: Tensor, axes: Axes, batch: Axis, bounded: bool) -> Tensor:
     """Per-sample inner product ``[batch]``; an infinite constant (a mask) under a zero gradient counts as nothing."""
-    gradient = gradient.to(torch.float32) if gradient.dtype in (torch.float16, torch.bfloat16) else gradient
-    factor = factor.to(gradient.dtype)
+    precise = torch.float32 if gradient.dtype in (torch.float16, torch.bfloat16) else gradient.dtype
+    gradient, factor = gradient.to(precise), factor.to(precise)
     if factor.dim() == 1 and factor.shape[0] == gradient.shape[-1] and gradient.dim() > 1:
         return per_sample(gradient @ factor, axes[:-1], batch)
-    product = gradient * factor
-    if not torch.isfinite(product).all():
-        product = torch.where(gradient == 0, torch.zeros_like(product), product)
-    return per_sample(product, axes, batch)
+    if not bounded:
+        factor = torch.where(gradient == 0, torch.zeros_like(gradient), factor)
+    if factor.shape == gradient.shape and axes and batch in axes[0] and axes[0] == (batch,):
+        return torch.linalg.vecdot(gradient.reshape(batch.size, -1), factor.reshape(batch.size, -1))
+    return per_sample(gradient * factor, axes, batch)
 
 
 def _name(call: Call) -> str:

@@ -65,6 +65,7 @@ PASSIVE = {
     "storage_offset", "untyped_storage", "is_inference", "__format__", "__repr__", "__hash__", "__bool__", "item",
     "tolist", "is_same_size", "_version", "register_hook", "is_conj", "is_neg", "__contains__",
     "__int__", "__float__", "__index__", "numpy", "_set_grad_enabled", "is_grad_enabled", "is_tensor", "set_data",
+    "_nested_tensor_from_mask_left_aligned",
 }  # fmt: skip
 
 #: Move, select or repeat entries: linear, each output entry is one input entry. Exact under the plain gradient.

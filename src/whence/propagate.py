@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .axes import Axes, Axis
+from .axes import per_sample, spread
+from .call import Call
 from .errors import ModelError
+from .node import node_of
 
 if TYPE_CHECKING:
     from .ledger import Ledger
-    from .trace import Call
 
 
 class Phase:
@@ -25,38 +26,16 @@ class Phase:
 
     Attributes:
         relevance: relevance rather than the gradient.
+        keep: whether another backward will follow.
         masked: whether the user gave the model a padding mask.
         ledger: where losses are entered.
     """
 
     def __init__(self) -> None:
         self.relevance = False
+        self.keep = True
         self.masked = False
         self.ledger: Ledger | None = None
-
-
-def per_sample(tensor: Tensor, axes: Axes, batch: Axis) -> Tensor:
-    """Sum a tensor over everything but the batch: ``[batch]``."""
-    if batch.size == 1:
-        return tensor.sum().reshape(1)
-    for i, dim in enumerate(axes):
-        if batch in dim:
-            moved = tensor.movedim(i, 0)
-            split = moved.reshape(*(atom.size for atom in dim), -1)
-            return split.movedim(dim.index(batch), 0).flatten(1).sum(1)
-    raise ModelError("A tensor of the model cannot be told apart by sample; explain one sample at a time.")
-
-
-def spread(values: Tensor, tensor: Tensor, axes: Axes, batch: Axis) -> Tensor:
-    """The inverse of a per-sample sum: ``[batch]`` values, shaped to multiply a tensor."""
-    if batch.size == 1:
-        return values.reshape((1,) * tensor.dim())
-    for i, dim in enumerate(axes):
-        if batch in dim:
-            sizes = [atom.size if atom is batch else 1 for atom in dim]
-            full = values.reshape(sizes).expand([atom.size for atom in dim]).reshape(-1)
-            return full.reshape([-1 if j == i else 1 for j in range(tensor.dim())])
-    raise AssertionError("per_sample would have refused")
 
 
 class Local:
@@ -74,10 +53,10 @@ class Local:
         self.inputs = inputs
         self.result = output  # with its own small graph
         self.output = output.detach()
-        self.batch = call.trace.batch
+        self.batch = call.batch
         self.kind = call.kind
         self.name = call.name
-        self.nodes = [call.node(t) for t in call.traced]
+        self.nodes = [node_of(t) for t in call.traced]
         self.node = self.nodes[0]  # of the output, once the trace has made it
         self.weight, self.bias, self.apply = _linear_parts(call)
         self.is_bias = any(t.dim() and t.numel() == t.shape[-1] for t in call.tensors if not t.requires_grad)
@@ -94,14 +73,7 @@ class Local:
     def sums(self, tensor: Tensor) -> Tensor:
         """Per-sample sums of a tensor shaped like the output, shaped to multiply it."""
         axes = self.node.axes
-        return spread(per_sample(tensor, axes, self.batch), tensor, axes, self.batch)
-
-    @property
-    def bias_like_output(self) -> Tensor:
-        """The bias, shaped to be added to the output."""
-        assert self.bias is not None
-        spatial = self.output.dim() - 2 if self.name.startswith("conv") else 0
-        return self.bias.reshape(-1, *(1,) * spatial)
+        return spread(per_sample(tensor, axes, self.batch), axes, self.batch)
 
     def check(self) -> None:
         """Refuse to go on with inputs that were overwritten after they were used."""
@@ -112,36 +84,28 @@ class Local:
             )
 
 
-def _linear_parts(call: Call) -> tuple[Tensor | None, Tensor | None, Callable[[Tensor, Tensor], Tensor] | None]:
-    """Weight, bias and the bilinear map (input, weight) -> output of a linear operation."""
+def _linear_parts(call: Call) -> tuple[Tensor | None, Tensor | None, Callable[..., Tensor] | None]:
+    """Weight, bias and the map (input, weight, bias) -> output of a linear operation."""
     if call.kind not in ("linear", "convolution") or len(call.traced) != 1:
         return None, None, None
-    name, args, kwargs = call.name, call.args, call.kwargs
-    x = call.traced[0]
+    func, name = call.func, call.name
     if name == "addmm":
-        return args[2], args[0], torch.mm
+        return call.args[2], call.args[0], lambda a, w, b=None: torch.mm(a, w) if b is None else torch.addmm(b, a, w)
     if name == "linear":
-        bias = args[2] if len(args) > 2 else kwargs.get("bias")
-        weight = args[1] if len(args) > 1 else kwargs["weight"]
-        return weight, bias, torch.nn.functional.linear
+        return call.argument(1, "weight"), call.argument(2, "bias"), torch.nn.functional.linear
     if name.startswith("conv"):
-        rest = args[3:]
-        bias = args[2] if len(args) > 2 else kwargs.get("bias")
-        options = {k: v for k, v in kwargs.items() if k not in ("bias", "input", "weight")}
-        weight = args[1] if len(args) > 1 else kwargs["weight"]
-        func = call.func
-        return weight, bias, lambda a, w: func(a, w, None, *rest, **options)
-    if name in ("matmul", "mm", "bmm", "einsum") and len(call.tensors) == 2:
-        other = next(t for t in call.tensors if t is not x)
-        func = call.func
-        swapped = call.tensors[0] is not x
+        rest = call.args[3:]
+        options = {k: v for k, v in call.kwargs.items() if k not in ("input", "weight", "bias")}
+        return (
+            call.argument(1, "weight"),
+            call.argument(2, "bias"),
+            lambda a, w, b=None: func(a, w, b, *rest, **options),
+        )
+    if name in ("matmul", "mm", "bmm", "einsum") and len(call.tensors) == 2 and call.tensors[0] is not call.tensors[1]:
+        first = call.tensors[0] is call.traced[0]
         lead = call.args[:1] if name == "einsum" else ()
-
-        def product(a: Tensor, w: Tensor) -> Tensor:
-            pair = (w, a) if swapped else (a, w)
-            return func(*lead, *pair)
-
-        return other, None, product
+        other = call.tensors[1 if first else 0]
+        return other, None, lambda a, w, b=None: func(*lead, *((a, w) if first else (w, a)))
     return None, None, None
 
 
@@ -153,6 +117,7 @@ class Propagate(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: Call, rule: RelevanceRule, phase: Phase, *inputs: Tensor) -> Tensor:
+        """The operation's value; its small graph is kept for the backward."""
         with torch.enable_grad():
             own = [x.detach().requires_grad_() for x in inputs]
             output = call.run(*own)
@@ -162,6 +127,7 @@ class Propagate(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        """Gradient or relevance of each input."""
         local: Local = ctx.local
         local.check()
         if not ctx.phase.relevance:
@@ -169,4 +135,23 @@ class Propagate(torch.autograd.Function):
         out = ctx.rule(local, grads[0])
         if ctx.phase.ledger is not None:
             ctx.phase.ledger.operation(local, grads[0], out)
+        if not ctx.phase.keep:
+            ctx.local = None
         return (None, None, None, *out)
+
+
+class Bypass(torch.autograd.Function):
+    """Gradients pass through an operation, relevance past it: to its main input, unchanged."""
+
+    @staticmethod
+    def forward(ctx: Any, phase: Phase, main: Tensor, output: Tensor) -> Tensor:
+        """The output as it is."""
+        ctx.phase, ctx.shape = phase, main.shape
+        return output.view_as(output)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        """To the main input (relevance), or into the operation (gradients)."""
+        if ctx.phase.relevance:
+            return None, grads[0].sum_to_size(ctx.shape), None
+        return None, None, grads[0]

@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from .axes import Axes, Dim
-from .errors import InputError, ModelError
+from .axes import Axes, Dim, per_sample, per_token
+from .call import Rule
+from .errors import InputError
 from .ledger import Ledger
-from .propagate import Phase, per_sample
+from .node import Node, Residual, Source, node_of
+from .propagate import Phase
 from .target import Seed
-from .trace import Node, Residual, Rule, Source, Trace
+from .trace import Trace
 
 
 @dataclass
@@ -74,7 +76,7 @@ class Run:
                 tensors.append(residual.trunk)
         if tensors:
             tensors.append(self._end().output)
-        return [Boundary(t, self.node(t)) for t in tensors]
+        return [Boundary(t, node_of(t)) for t in tensors]
 
     def _end(self) -> Residual:
         """The last residual addition along the tokens that the last attention wrote."""
@@ -82,23 +84,13 @@ class Run:
         shape = last.output.shape
         return next(r for r in reversed(self.trace.residuals) if r.output.shape == shape)
 
-    @staticmethod
-    def node(tensor: Tensor) -> Node:
-        node = getattr(tensor, "_whence", None)
-        assert isinstance(node, Node)
-        return node
-
-    def position(self, at: str) -> tuple[Tensor, Node]:
+    def position(self, at: str) -> Tensor:
         """The tensor at which input-level methods read: see ``at`` in :func:`whence.explain`."""
-        if at == "position":
-            if self.boundaries:
-                return self.boundaries[0].tensor, self.boundaries[0].node
-            if self.trace.entry is not None:
-                return self.trace.entry, self.node(self.trace.entry)
-            source = self.source(embedded=None)
-        else:
-            source = self.source(embedded=at == "token")
-        return source.tensor, source.node
+        if at == "position" and self.boundaries:
+            return self.boundaries[0].tensor
+        if at == "position" and self.trace.entry is not None:
+            return self.trace.entry
+        return self.source(embedded=None if at == "position" else at == "token").tensor
 
     def source(self, embedded: bool | None) -> Source:
         """The first input that carries relevance, embedded or raw."""
@@ -122,7 +114,7 @@ class Run:
             keep: whether another backward will follow.
         """
         if self.rulebook.phase is not None:
-            self.rulebook.phase.relevance = relevance
+            self.rulebook.phase.relevance, self.rulebook.phase.keep = relevance, keep
         hooks = [b.tensor.register_hook(_write(b)) for b in self.boundaries]
         try:
             found = torch.autograd.grad(
@@ -162,24 +154,7 @@ class Run:
 
     def per_token(self, relevance: Tensor, axes: Axes) -> Tensor:
         """Sum a tensor over its features: ``[batch, tokens]``."""
-        tokens = self.tokens()
-        batch = self.trace.batch
-        at = [i for i, dim in enumerate(axes) if dim == tokens and tokens]
-        if not at:  # a single token, or a model without attention: the dimension behind the batch
-            at = [1] if relevance.dim() > 2 else []
-        if batch.size > 1:
-            first = [i for i, dim in enumerate(axes) if dim == (batch,)]
-            if not first:
-                raise ModelError("The model's tokens cannot be told apart by sample; explain one sample at a time.")
-        else:
-            first = [i for i, dim in enumerate(axes) if batch in dim] or [0]
-        keep = [first[0], *(i for i in at if i != first[0])]
-        if batch.size == 1 and relevance.shape[first[0]] != 1:  # no batch dimension left
-            keep = at
-        rest = [i for i in range(relevance.dim()) if i not in keep]
-        out = relevance.permute(*keep, *rest).flatten(len(keep)) if rest else relevance.permute(*keep)
-        out = out.sum(-1) if rest else out
-        return out.reshape(batch.size, -1)
+        return per_token(relevance, axes, self.trace.batch, self.tokens())
 
     def zero_padding(self, scores: Tensor) -> Tensor:
         """Padding scores exactly 0."""

@@ -12,6 +12,7 @@ from typing import ClassVar
 import torch
 
 from ..errors import MethodError
+from ..node import node_of
 from ..run import Rulebook, Run
 from . import Method, Reading, method
 
@@ -33,11 +34,11 @@ class InputLevel(Method):
 
     def read(self, run: Run) -> Reading:
         """``[batch, tokens]``: gradient x input at the chosen place; relevance entering each block besides."""
-        tensor, node = run.position(self.at)
+        tensor = run.position(self.at)
         (gradient,) = run.backward([tensor])
         met = run.settle(gradient=True)
         relevance = gradient.to(torch.promote_types(gradient.dtype, torch.float32)) * tensor.detach()
-        scores = run.per_token(relevance, node.axes)
+        scores = run.per_token(relevance, node_of(tensor).axes)
         layers = [run.per_token(b.relevance, b.node.axes) for b in met[:-1] if b.relevance is not None]
         return Reading(scores, torch.stack(layers, 1) if layers else None)
 

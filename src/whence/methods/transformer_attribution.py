@@ -25,6 +25,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from ..call import Rule
 from ..errors import MethodError
 from ..propagate import Phase
 from ..rollup import positive_mean, read_rows, require_maps, roll_up
@@ -38,28 +39,22 @@ def deep_taylor_rulebook(eps: float) -> Rulebook:
     """The rules of sec. 3.1 and 3.2, per kind of operation."""
     phase = Phase()
     rules = Rules(phase, eps)
-    book = {
-        "linear": rules.linear,
-        "convolution": rules.linear,
-        "matmul": rules.product,
-        "mix": rules.product,
-        "gate": rules.product,
-        "add": rules.add,
-        "shift-by-constant": rules.add_constant,
-        "shift": rules.identity,
-        "scale": rules.identity,
-        "norm": rules.identity,
+    book: dict[str, Rule] = {
+        "linear": rules(rules.linear),
+        "convolution": rules(rules.linear),
+        "matmul": rules(rules.product),
+        "mix": rules(rules.product),
+        "gate": rules(rules.product),
+        "add": rules(rules.add),
+        "shift-by-constant": rules(rules.add_constant),
+        "reduce": rules(rules.deep_taylor),
+        "unknown": rules(rules.deep_taylor),
+        "selecting": rules(rules.select),
         "softmax": rules.softmax,
-        "gated": rules.identity,
-        "activation": rules.identity,
-        "center": rules.trunk,
-        "normalise": rules.trunk,
-        "self-gate": rules.trunk,
-        "reduce": rules.deep_taylor,
-        "unknown": rules.deep_taylor,
-        "selecting": rules.select,
     }
-    return Rulebook({kind: rules(rule) for kind, rule in book.items()}, maps=True, phase=phase, fan_out=rules.fan_out)
+    unchanged = ("norm", "center", "normalise", "gated", "self-gate", "activation", "scale", "shift")
+    book |= dict.fromkeys(unchanged, rules.identity)
+    return Rulebook(book, maps=True, phase=phase, fan_out=rules.fan_out)
 
 
 @method("transformer-attribution")

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..trace import Call
+from ..call import Call
+from ..node import node_of
 
 
 def conserves(rule: Callable[[Call], Any]) -> Callable[[Call], Any]:
@@ -27,13 +28,14 @@ def detach_heads(call: Call) -> Any:
     A fused kernel stays fused: with ``sg(q)`` and ``sg(k)`` it *is* this rule, in memory linear in the sequence.
     """
     if call.kind == "attention":
-        names = ("query", "key", "value")
-        given = {**dict(zip(names, call.args, strict=False)), **call.kwargs}
-        rest = call.args[3:]
-        options = {k: v for k, v in call.kwargs.items() if k not in names}
-        return call.func(given["query"].detach(), given["key"].detach(), given["value"], *rest, **options)
-    probabilities = {id(t) for t, n in zip(call.tensors, call.nodes, strict=True) if n is not None and n.softmax}
-    return call.run(*(t.detach() if id(t) in probabilities else t for t in call.traced))
+        value = call.argument(2, "value")
+        call.blocked |= {id(t) for t in call.tensors[:2] if t is not value}
+        names = ("query", "key")
+        args = [t.detach() if i < 2 else t for i, t in enumerate(call.args)]
+        kwargs = {k: v.detach() if k in names else v for k, v in call.kwargs.items()}
+        return call.func(*args, **kwargs)
+    softmax = {id(t) for t, n in zip(call.tensors, call.nodes, strict=True) if n is not None and n.softmax is not None}
+    return call.run(*(t.detach() if id(t) in softmax else t for t in call.traced))
 
 
 class _ConstantDeviation(torch.autograd.Function):
@@ -93,7 +95,7 @@ def detach_mean_and_deviation(call: Call) -> Any:
 def _without_statistics(call: Call) -> list[Tensor]:
     """The operands with the normalising one detached: the statistic, or else the denominator."""
     last = call.tensors[-1]
-    marked = {id(t) for t in call.traced if call.node(t).statistic and t.shape != _widest(call.traced)}
+    marked = {id(t) for t in call.traced if node_of(t).statistic and t.shape != _widest(call.traced)}
     marked = marked or {id(last)}
     return [t.detach() if id(t) in marked else t for t in call.traced]
 
@@ -134,7 +136,7 @@ def detach_own_gate(call: Call) -> Any:
     if len(call.traced) == 1:  # x * x
         return call.traced[0] * call.traced[0].detach()
     a, b = call.traced
-    keep = a if call.node(a).linear else b
+    keep = a if node_of(a).linear else b
     return call.run(*(t if t is keep else t.detach() for t in call.traced))
 
 
@@ -144,7 +146,7 @@ def detach_gate(call: Call) -> Any:
     if len(call.traced) < 2:
         return call.run()
     a, b = call.traced
-    na, nb = call.node(a), call.node(b)
+    na, nb = node_of(a), node_of(b)
     if na.activated == nb.activated:
         return 0.5 * (call.run(a.detach(), b) + call.run(a, b.detach()))
     gate = a if na.activated else b

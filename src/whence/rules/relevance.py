@@ -8,53 +8,87 @@ becomes ``b + eps`` (not sign-aware), and 0 / 0 is 0.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from ..propagate import Local, Phase, Propagate, RelevanceRule
-from ..trace import Call, Node
+from ..call import Call
+from ..node import Node, node_of
+from ..propagate import Bypass, Local, Phase, Propagate, RelevanceRule
 
 EPS = 1e-9
 
 
 def safe_divide(a: Tensor, b: Tensor, eps: float = EPS) -> Tensor:
     """``a / (b + eps)``, and 0 where ``b`` is 0 (the ``safe_divide`` of Chefer et al.'s code)."""
-    return torch.where(b == 0, torch.zeros_like(a), a / (b + eps))
+    return _divide(a, b.clone(), eps)
 
 
-Bilinear = Callable[[Tensor, Tensor], Tensor]
+def _divide(a: Tensor, b: Tensor, eps: float) -> Tensor:
+    """:func:`safe_divide`, in the memory of ``b``."""
+    zero = b == 0
+    b.add_(eps)
+    return torch.div(a, b, out=b).masked_fill_(zero, 0.0)
+
+
+class Bilinear(Protocol):
+    """A linear layer as a function of input and weight, with a bias added where one is given."""
+
+    def __call__(self, x: Tensor, w: Tensor, bias: Tensor | None = None, /) -> Tensor: ...
+
+
 Vjp = Callable[[Tensor], Tensor]
 
 
-def pull(apply: Bilinear, x: Tensor, w: Tensor) -> tuple[Tensor, Vjp]:
-    """``apply(x, w)`` and its vector-Jacobian product with respect to ``x``."""
+def pull(apply: Bilinear, x: Tensor, w: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Vjp]:
+    """``apply(x, w, bias)`` and its vector-Jacobian product with respect to ``x``."""
     with torch.enable_grad():
         x = x.detach().requires_grad_()
-        z = apply(x, w)
+        z = apply(x, w, bias)
     return z.detach(), lambda s: torch.autograd.grad(z, x, s)[0]
 
 
+class Forward(NamedTuple):
+    """What the forward pass has left of a linear layer: its output, its bias and its vector-Jacobian product."""
+
+    output: Tensor
+    bias: Tensor | None
+    vjp: Vjp
+
+
 def z_plus(
-    apply: Bilinear, x: Tensor, w: Tensor, R: Tensor, eps: float = EPS, known: tuple[Tensor, Vjp] | None = None
+    apply: Bilinear,
+    x: Tensor,
+    w: Tensor,
+    R: Tensor,
+    eps: float = EPS,
+    forward: Forward | None = None,
+    w_abs: Tensor | None = None,
 ) -> Tensor:
     """The positive contributions of a linear layer, of either sign of input (Chefer et al. 2021a, eq. 3).
 
     ``R_j = sum_i x_j w_ji / sum_j' x_j' w_j'i R_i`` over the pairs with ``x_j w_ji >= 0``. Biases take no part.
-    With ``x+ w+ + x- w- = (x w + |x| |w|) / 2`` three products do instead of four.
+    With ``x+ w+ + x- w- = (x w + |x| |w|) / 2`` three products do instead of four, and the forward has made one of them.
 
     Args:
-        apply: the bilinear map ``(x, w) -> output`` (a linear layer, a convolution, a product).
+        apply: the layer: linear, a convolution, a product.
         x: the input.
         w: the weight.
         R: relevance of the output.
-        known: the product ``x w`` and its vector-Jacobian product, where the forward has left them.
+        eps: the stabiliser.
+        forward: what the forward pass has left.
+        w_abs: ``|w|``, where it is at hand.
     """
-    z, back = known or pull(apply, x, w)
+    if forward is None:
+        z, vjp = pull(apply, x, w)
+        forward = Forward(z, None, vjp)
+    output, bias, back = forward
     magnitude = x.abs()
-    z_abs, back_abs = pull(apply, magnitude, w.abs())
-    s = safe_divide(R, (z + z_abs) / 2, eps)
-    return (x * back(s) + magnitude * back_abs(s)) / 2
+    w_abs = w.abs() if w_abs is None else w_abs
+    z_abs, back_abs = pull(apply, magnitude, w_abs, None if bias is None else -bias)
+    s = _divide(R, z_abs.add_(output), 2 * eps)  # the halves of both equations cancel
+    return back_abs(s).mul_(magnitude).addcmul_(back(s), x)
 
 
 def alpha_beta(apply: Bilinear, x: Tensor, w: Tensor, R: Tensor, alpha: float = 2.0, eps: float = EPS) -> Tensor:
@@ -92,7 +126,7 @@ def share(contributions: list[Tensor], R: Tensor, sums: Callable[[Tensor], Tenso
     size = sum((t.abs() for t in totals), start=torch.zeros_like(totals[0]))
     total = sums(R)
     return [
-        c * safe_divide(safe_divide(t.abs(), size, eps) * total, t, eps)
+        c.mul_(safe_divide(safe_divide(t.abs(), size, eps) * total, t, eps))
         for c, t in zip(contributions, totals, strict=True)
     ]
 
@@ -108,6 +142,7 @@ class Rules:
     def __init__(self, phase: Phase, eps: float = EPS) -> None:
         self.phase = phase
         self.eps = eps
+        self._scratch: dict[tuple[torch.Size, torch.dtype, torch.device], Tensor] = {}
 
     def __call__(self, rule: RelevanceRule) -> Callable[[Call], Tensor]:
         """The substitution that runs an operation with a rule in its backward."""
@@ -119,15 +154,34 @@ class Rules:
         run.__name__ = rule.__name__
         return run
 
-    def identity(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
-        """All relevance to the first input: norms, activations, softmax, scaling by a constant."""
-        return (R.sum_to_size(op.inputs[0].shape), *(torch.zeros_like(x) for x in op.inputs[1:]))
+    def identity(self, call: Call) -> Tensor:
+        """All relevance to the input: norms, activations, scaling by a constant.
 
-    def trunk(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
-        """All relevance to the operand that is normalised, none to its statistic or its own gate."""
-        main = [i for i, n in enumerate(op.nodes) if not n.statistic and (op.kind != "self-gate" or n.linear)]
-        at = main[0] if main else 0
-        return tuple(R.sum_to_size(x.shape) if i == at else torch.zeros_like(x) for i, x in enumerate(op.inputs))
+        Of several inputs, to the one that is normalised or gated, none to its statistic or to its own gate.
+        """
+        main = call.traced[0]
+        for tensor in call.traced:
+            node = node_of(tensor)
+            if not node.statistic and (call.kind != "self-gate" or node.linear):
+                main = tensor
+                break
+        out: Tensor = Bypass.apply(self.phase, main, call.run())
+        return out
+
+    def softmax(self, call: Call) -> Tensor:
+        """The identity; a mask that hides nothing, and that the model therefore left out, is added all the same.
+
+        (The published BERT code always adds it, with the stabiliser that goes with every addition.)
+        """
+        if not self.phase.masked or node_of(call.traced[0]).kind == "shift-by-constant":
+            return self.identity(call)
+        return self(self.add_nothing)(call)
+
+    def add_nothing(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
+        """:meth:`add_constant` with a constant of zeros."""
+        x = op.inputs[0].detach()
+        part = torch.where(R == 0, R, x * safe_divide(R, x, self.eps))
+        return (share([part, torch.zeros_like(x)], R, op.sums, self.eps)[0],)
 
     def deep_taylor(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
         """``R_j = sum_i x_j dy_i/dx_j R_i / y_i`` (Chefer et al. 2021a, eq. 1): any operation without a rule of its own."""
@@ -139,16 +193,23 @@ class Rules:
         if op.apply is None or op.weight is None:
             return self.deep_taylor(op, R)
         x = op.inputs[0].detach()
-        product = op.output if op.bias is None else op.output - op.bias_like_output
-        relevance = z_plus(op.apply, x, op.weight, R, self.eps, (product, lambda s: op.vjp(s)[0]))
+        forward = Forward(op.output, op.bias, lambda s: op.vjp(s)[0])
+        relevance = z_plus(op.apply, x, op.weight, R, self.eps, forward, self._absolute(op.weight))
         node = op.nodes[0]
         if node.linear_uses > 1 and node.other_uses:
             relevance = self.copied(x, relevance)
         return (relevance,)
 
+    def _absolute(self, w: Tensor) -> Tensor:
+        """``|w|``, in a buffer that the next weight of this shape will overwrite (fresh memory costs more than the sign)."""
+        key = (w.shape, w.dtype, w.device)
+        if key not in self._scratch:
+            self._scratch[key] = torch.empty_like(w)
+        return torch.abs(w, out=self._scratch[key])
+
     def product(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
         """A matrix product: eq. 1, half to each factor (eq. 7; both factors sum to the same)."""
-        return tuple(r / len(op.inputs) for r in self.deep_taylor(op, R))
+        return tuple(r.div_(len(op.inputs)) for r in self.deep_taylor(op, R))
 
     def add(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
         """A residual addition: eq. 1, normalised by :func:`share`."""
@@ -167,16 +228,6 @@ class Rules:
         parts = [x * s, torch.where(s == 0, torch.zeros_like(s), constant * s)]
         return (share(parts, R, op.sums, self.eps)[0].sum_to_size(x.shape),)
 
-    def softmax(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
-        """The identity; a mask that hides nothing, and that the model therefore left out, is added as in :meth:`add_constant`.
-
-        (The published BERT code always adds it, with the stabiliser that goes with every addition.)
-        """
-        if not self.phase.masked or op.nodes[0].kind == "shift-by-constant":
-            return (R,)
-        x = op.inputs[0].detach()
-        return (share([x * safe_divide(R, x, self.eps), torch.zeros_like(x)], R, op.sums, self.eps)[0],)
-
     def select(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
         """Picking a token: its relevance goes to where it was picked, nothing elsewhere."""
         return op.vjp(self.copied(op.output, R))
@@ -184,12 +235,18 @@ class Rules:
     def copied(self, x: Tensor, R: Tensor) -> Tensor:
         """``x R / (x + eps)``: what the published code does where a tensor is read twice (its ``Clone``) or picked from.
 
-        The identity but for the stabiliser. Unlike there, relevance is not lost where ``x`` is exactly 0.
+        The identity but for the stabiliser, which is below the resolution of any type but float64. Unlike there,
+        relevance is not lost where ``x`` is exactly 0.
         """
-        return torch.where(x == 0, R, R * (x / (x + self.eps)))
+        if x.dtype != torch.float64:
+            return R
+        factor = x + self.eps
+        return torch.div(x, factor, out=factor).masked_fill_(x == 0, 1.0).mul_(R)
 
     def fan_out(self, tensor: Tensor, node: Node) -> None:
         """Register :meth:`copied` on a tensor that several operations read."""
+        if tensor.dtype != torch.float64:
+            return
         value = tensor.detach()
 
         def hook(R: Tensor) -> Tensor | None:

@@ -1,0 +1,92 @@
+"""One operation about to happen, as rules see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from .axes import Axis
+from .node import Node
+
+if TYPE_CHECKING:
+    from .propagate import Local
+
+Rule = Callable[["Call"], Any]
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Every tensor in nested lists, tuples and dicts, in order."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for v in value:
+            yield from tensors_in(v)
+    elif isinstance(value, dict):
+        for v in value.values():
+            yield from tensors_in(v)
+
+
+def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The same nested structure with every tensor changed."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, tuple | list):
+        out = [map_tensors(v, change) for v in value]
+        return type(value)(*out) if hasattr(value, "_fields") else type(value)(out)
+    if isinstance(value, dict):
+        return {k: map_tensors(v, change) for k, v in value.items()}
+    return value
+
+
+@dataclass
+class Call:
+    """An operation with its operands.
+
+    Attributes:
+        name: its canonical name.
+        kind: what it is to relevance (see :mod:`whence.kinds`).
+        func, args, kwargs: the torch call.
+        batch: the batch axis.
+        tensors: every tensor argument, in order.
+        nodes: what is known of each.
+        traced: the tensors that depend on the input, each once.
+        inplace: whether it writes into its first argument.
+        blocked: the traced tensors (by ``id``) that a rule has cut off.
+        local: left by a rule that carries relevance.
+    """
+
+    name: str
+    kind: str
+    func: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    batch: Axis
+    tensors: list[Tensor]
+    nodes: list[Node | None]
+    traced: list[Tensor]
+    inplace: bool = False
+    blocked: set[int] = field(default_factory=set)
+    local: Local | None = None
+
+    def run(self, *replacements: Tensor) -> Any:
+        """Run the operation, with the traced tensors replaced by ``replacements`` where given."""
+        if not replacements:
+            return self.func(*self.args, **self.kwargs)
+        swap = {id(old): new for old, new in zip(self.traced, replacements, strict=True)}
+        self.blocked |= {old for old, new in swap.items() if not new.requires_grad}
+        args, kwargs = map_tensors((self.args, self.kwargs), lambda t: swap.get(id(t), t))
+        return self.func(*args, **kwargs)
+
+    def argument(self, position: int, name: str, default: Any = None) -> Any:
+        """An argument by position or by name."""
+        return self.args[position] if len(self.args) > position else self.kwargs.get(name, default)
+
+    def replace(self, tensors: list[Tensor]) -> None:
+        """Put other tensors in the place of the traced ones."""
+        swap = {id(old): new for old, new in zip(self.traced, tensors, strict=True)}
+        self.args, self.kwargs = map_tensors((self.args, self.kwargs), lambda t: swap.get(id(t), t))
+        self.tensors = [swap.get(id(t), t) for t in self.tensors]
+        self.traced = tensors

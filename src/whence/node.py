@@ -1,0 +1,112 @@
+"""What the trace knows of a tensor: where it came from, what its dimensions are, what it is a function of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from .axes import Axes, Axis, Dim
+
+
+class Node:
+    """One tensor's entry in the trace. It holds no tensor, so it keeps no memory alive.
+
+    Attributes:
+        seq: its place in the order of operations.
+        kind: the kind of operation that made it.
+        parents: the tensors it was made from.
+        live: those of them that still receive gradient or relevance through it.
+        axes: its dimensions.
+        batch: the batch axis of the trace it belongs to.
+        root: the tensor of which it is an elementwise function.
+        linear: whether it is a constant multiple of its root.
+        activated: whether an activation lies between its root and it.
+        statistic: whether it is a statistic (mean, deviation, norm) of a tensor.
+        softmax: the axis over which it sums to one, if it is a softmax.
+        linear_uses, other_uses: how many linear layers, and how many other operations, read it.
+        protect: called before the tensor is overwritten in place.
+    """
+
+    __slots__ = (
+        "activated", "axes", "batch", "kind", "linear", "linear_uses", "live", "other_uses", "parents", "protect",
+        "root", "seq", "softmax", "statistic",
+    )  # fmt: skip
+
+    def __init__(self, seq: int, kind: str, parents: tuple[Node, ...], axes: Axes, batch: Axis) -> None:
+        self.seq = seq
+        self.kind = kind
+        self.parents = parents
+        self.live = parents
+        self.axes = axes
+        self.batch = batch
+        self.root: Node = self
+        self.linear = True
+        self.activated = False
+        self.statistic = False
+        self.softmax: Dim | None = None
+        self.linear_uses = 0
+        self.other_uses = 0
+        self.protect: Callable[[], None] | None = None
+
+    def between(self, ancestor: Node) -> list[Node] | None:
+        """This node and those between it and an ancestor; ``None`` if it is no ancestor."""
+        seen = {id(self): self}
+        stack = [self]
+        found = False
+        while stack:
+            for parent in stack.pop().parents:
+                found = found or parent is ancestor
+                if id(parent) not in seen and parent.seq > ancestor.seq:
+                    seen[id(parent)] = parent
+                    stack.append(parent)
+        return list(seen.values()) if found else None
+
+    def reachable(self) -> set[int]:
+        """The ``seq`` of every tensor that gradient or relevance can reach from this one."""
+        seen = {self.seq}
+        stack = [self]
+        while stack:
+            for parent in stack.pop().live:
+                if parent.seq not in seen:
+                    seen.add(parent.seq)
+                    stack.append(parent)
+        return seen
+
+
+def attach(tensor: Tensor, node: Node) -> Tensor:
+    """Let a node travel with a tensor made during the trace."""
+    tensor._whence = node  # type: ignore[attr-defined]  # tensors take attributes; nothing of the user's is marked
+    return tensor
+
+
+def node_of(tensor: Tensor) -> Node:
+    """The node of a tensor that is known to have one."""
+    node = getattr(tensor, "_whence", None)
+    assert isinstance(node, Node)
+    return node
+
+
+@dataclass
+class Source:
+    """Where the user's input becomes a float tensor that can carry relevance.
+
+    Attributes:
+        name: the input's name.
+        tensor: a leaf: the raw float input, or the rows looked up for an integer input.
+        embedded: whether it is the output of an embedding.
+    """
+
+    name: str
+    tensor: Tensor
+    embedded: bool
+
+
+@dataclass
+class Residual:
+    """A residual addition: the trunk, its output, and the attentions (by index) inside the other branch."""
+
+    trunk: Tensor
+    output: Tensor
+    attentions: list[int]
