@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import functools
 import gc
 import statistics
 import time
@@ -76,6 +77,34 @@ def timed(run: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
+def ratio(run: Callable[[], Any], plain: Callable[[], Any], repeats: int) -> tuple[float, float]:
+    """The median of the ratios to a baseline run before and after, and the median time."""
+    ratios, times = [], []
+    for _ in range(repeats):
+        before, spent, after = timed(plain), timed(run), timed(plain)
+        ratios.append(2 * spent / (before + after))
+        times.append(spent)
+    return statistics.median(ratios), statistics.median(times)
+
+
+def row(name: str, batch: int, method: str, times: float, seconds: float, memory: float, base: float) -> None:
+    numbers = f"{times:>7.2f}{seconds:>9.3f}{memory:>10.0f}{memory / base:>8.2f}"
+    print(f"{name:<6}{batch:>6}  {method:<26}{numbers}", flush=True)
+
+
+def measure(name: str, batch: int, methods: list[str], repeats: int) -> None:
+    model, inputs = models(name, batch)
+    plain = baseline(model, inputs)
+    plain()
+    base = peak_memory(plain)
+    row(name, batch, "forward + backward", 1, statistics.median(timed(plain) for _ in range(repeats)), base, base)
+    for method in methods:
+        run = functools.partial(whence.explain, model, inputs, method)
+        run()
+        memory = peak_memory(run)
+        row(name, batch, method, *ratio(run, plain, repeats), memory, base)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=["vit", "bert"], choices=["vit", "bert"])
@@ -87,28 +116,7 @@ def main() -> None:
     print(f"{'model':<6}{'batch':>6}  {'method':<26}{'ratio':>7}{'seconds':>9}{'peak MiB':>10}{'x base':>8}")
     for name in options.models:
         for batch in options.batches:
-            model, inputs = models(name, batch)
-            plain = baseline(model, inputs)
-            plain()
-            base_memory = peak_memory(plain)
-            base_time = statistics.median(timed(plain) for _ in range(options.repeats))
-            print(
-                f"{name:<6}{batch:>6}  {'forward + backward':<26}{1:>7.2f}{base_time:>9.3f}{base_memory:>10.0f}{1:>8.2f}"
-            )
-            for method in options.methods:
-
-                def run(method: str = method) -> None:
-                    whence.explain(model, inputs, method)
-
-                run()
-                memory = peak_memory(run)
-                ratios, times = [], []
-                for _ in range(options.repeats):
-                    before, spent, after = timed(plain), timed(run), timed(plain)
-                    ratios.append(2 * spent / (before + after))
-                    times.append(spent)
-                row = f"{statistics.median(ratios):>7.2f}{statistics.median(times):>9.3f}{memory:>10.0f}{memory / base_memory:>8.2f}"
-                print(f"{name:<6}{batch:>6}  {method:<26}{row}", flush=True)
+            measure(name, batch, options.methods, options.repeats)
 
 
 if __name__ == "__main__":

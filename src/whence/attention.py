@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .axes import Axes, Axis, Dim, arrange
+from .axes import Axes, Axis, Dim, arrange, precise
 from .call import Call
 from .errors import ModelError
 
@@ -80,7 +80,8 @@ class AttentionRecord:
         which = 0 if call.nodes[0] is not None and call.nodes[0].softmax is not None else 1
         probabilities, values = call.tensors[which], call.tensors[1 - which]
         node = call.nodes[which]
-        assert node is not None and node.softmax is not None
+        assert node is not None
+        assert node.softmax is not None
         if call.name == "einsum":
             dims = _einsum_dims(call.args[0], which)
         elif values.dim() < 2 or probabilities.dim() < 2:
@@ -110,13 +111,13 @@ class AttentionRecord:
         if self.batch.size > 1 and self.batch in self.axes[self.key]:
             raise ModelError(
                 f"The model's attention looks across the first axis of the input (size {self.batch.size}), which is "
-                "taken to be the batch. If the input is [tokens, batch, ...], pass it as [batch, tokens, ...] or explain "
-                "through a small module that transposes; if it is one sample without a batch axis, add one."
+                "taken to be the batch. If the input is [tokens, batch, ...], pass it as [batch, tokens, ...] or "
+                "explain through a small module that transposes; if it is one sample without a batch axis, add one."
             )
 
     def arrange(self, tensor: Tensor) -> Tensor:
-        """Bring a tensor shaped like the probabilities to ``[batch, heads, queries, keys]``."""
-        return arrange(tensor, self.axes, self.batch, (self.query, self.key))
+        """Bring a tensor shaped like the probabilities to ``[batch, heads, queries, keys]``, in float32 or better."""
+        return arrange(precise(tensor), self.axes, self.batch, (self.query, self.key))
 
 
 def _causal(call: Call) -> bool:

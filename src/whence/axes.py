@@ -282,6 +282,11 @@ def _cat(out: Sequence[int], known: Sequence[Known], dim: int) -> Axes:
 # -- by sample, by token ------------------------------------------------------------------------------------------
 
 
+def precise(tensor: Tensor) -> Tensor:
+    """At least float32: sums of half-precision numbers are not to be trusted."""
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
 def unmerge(tensor: Tensor, axes: Axes, batch: Axis) -> tuple[Tensor, Axes]:
     """Give the batch a dimension of its own where it is merged with others (``[batch * tokens, features]``)."""
     for i, dim in enumerate(axes):
@@ -317,8 +322,8 @@ def arrange(tensor: Tensor, axes: Axes, batch: Axis, dims: Sequence[int] = ()) -
         at = next((i for i, dim in enumerate(split) if dim == (batch,)), None)
         if at is None:
             raise ModelError(
-                "The samples of the batch cannot be told apart inside the model (an operation mixes the batch with other "
-                "axes in a way that is not followed). Explain one sample at a time."
+                "The samples of the batch cannot be told apart inside the model (an operation mixes the batch with "
+                "other axes in a way that is not followed). Explain one sample at a time."
             )
         moved = moved.movedim(at, 0)
     return moved.reshape(batch.size, -1, *kept)

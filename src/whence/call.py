@@ -55,6 +55,7 @@ class Call:
         traced: the tensors that depend on the input, each once.
         inplace: whether it writes into its first argument.
         blocked: the traced tensors (by ``id``) that a rule has cut off.
+        kept: set by a rule that will need the output's value in the backward.
         local: left by a rule that carries relevance.
     """
 
@@ -69,6 +70,7 @@ class Call:
     traced: list[Tensor]
     inplace: bool = False
     blocked: set[int] = field(default_factory=set)
+    kept: bool = False
     local: Local | None = None
 
     def run(self, *replacements: Tensor) -> Any:

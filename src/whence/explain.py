@@ -48,7 +48,9 @@ def explain(
         >>> e.scores[0]
     """
     chosen = create(method, options)
-    original = getattr(model, "_orig_mod", model)  # torch.compile wraps the module it was given
+    if not isinstance(model, nn.Module):
+        raise InputError(f"The model is {type(model).__name__}; Whence explains torch.nn.Module objects.")
+    original: nn.Module = getattr(model, "_orig_mod", model)  # torch.compile wraps the module it was given
     args, kwargs, batch = _prepare(original, inputs)
     mask = _padding(kwargs)
     labels = _labels(original)
@@ -61,9 +63,8 @@ def explain(
         reading = chosen.read(run)
     scores = run.zero_padding(reading.scores.detach())
     if not torch.isfinite(scores).all():
-        raise NumericalError(
-            f"The scores of '{method}' are not finite although the model's output is: {first_bad_value(original, args, kwargs)}"
-        )
+        where = first_bad_value(original, args, kwargs)
+        raise NumericalError(f"The scores of '{method}' are not finite although the model's output is: {where}")
     return _explanation(run, reading, scores, chosen, options, labels)
 
 
@@ -89,10 +90,10 @@ def _prepare(model: nn.Module, inputs: Inputs) -> tuple[list[Any], dict[str, Any
     if main.dim() == 0 or main.numel() == 0:
         raise InputError(f"The input '{first}' is empty (shape {list(main.shape)}): there is nothing to explain.")
     batch = main.shape[0]
-    _check_lengths(tensors, batch)
+    _check_lengths(tensors)
     _check_devices(model, tensors)
     for name, t in tensors.items():
-        if t.is_floating_point() and not bool(torch.isfinite(t).all()) and name not in ("attention_mask",):
+        if t.is_floating_point() and not name.endswith("mask") and not bool(torch.isfinite(t).all()):
             where = torch.nonzero(~torch.isfinite(t))[0].tolist()
             raise NumericalError(
                 f"The input '{name}' has a NaN or an infinity at {where}. Remove it and explain again."
@@ -100,18 +101,18 @@ def _prepare(model: nn.Module, inputs: Inputs) -> tuple[list[Any], dict[str, Any
     return args, kwargs, batch
 
 
-def _check_lengths(tensors: Mapping[str, Tensor], batch: int) -> None:
-    ids, mask = tensors.get("input_ids"), tensors.get("attention_mask")
-    pairs = [(n, t) for n, t in tensors.items() if n in ("attention_mask", "token_type_ids", "position_ids")]
-    if ids is not None:
-        for name, t in pairs:
-            if t.dim() == 2 and t.shape[0] in (1, ids.shape[0]) and t.shape[1] == ids.shape[1]:
-                continue
-            if t.dim() == 2 and not (name == "attention_mask" and mask is not None and len(tensors) > 3):
-                raise InputError(
-                    f"'{name}' has shape {list(t.shape)} but 'input_ids' has {list(ids.shape)}: they must agree. "
-                    "Pad all samples to one length."
-                )
+def _check_lengths(tensors: Mapping[str, Tensor]) -> None:
+    ids = tensors.get("input_ids")
+    if ids is None:
+        return
+    for name in ("attention_mask", "token_type_ids", "position_ids"):
+        t = tensors.get(name)
+        if t is None or t.dim() != 2 or t.shape == ids.shape or (name == "position_ids" and len(t) == 1):
+            continue
+        raise InputError(
+            f"'{name}' has shape {list(t.shape)} but 'input_ids' has {list(ids.shape)}: they must agree. "
+            "Pad all samples to one length."
+        )
 
 
 def _check_devices(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
@@ -150,7 +151,7 @@ def _eager(model: nn.Module) -> Iterator[None]:
     if not compiled:
         yield
         return
-    with torch.compiler.set_stance("force_eager"):  # type: ignore[no-untyped-call]  # torch's own signature
+    with torch.compiler.set_stance("force_eager"):
         yield
 
 
@@ -173,9 +174,10 @@ def _forward(
     with trace:
         placed = [trace.input(str(i), a) if isinstance(a, Tensor) else a for i, a in enumerate(args)]
         named = {k: trace.input(k, v) if isinstance(v, Tensor) else v for k, v in kwargs.items()}
-        outputs = model._call_impl(*placed, **named)  # type: ignore[no-untyped-call]  # __call__ less torch.compile
-        _check_outputs(model, args, kwargs, outputs, trace)
+        outputs = model._call_impl(*placed, **named)  # as model(...), but not compiled
         start = seed(outputs, target, batch, labels, _last(trace, mask, batch, find_logits(outputs)))
+    if bool((torch.isnan(start.logits) | (start.logits == torch.inf)).any()) or not bool(start.value.isfinite().all()):
+        raise NumericalError(f"The model's output is not finite: {first_bad_value(model, args, kwargs)}")
     if not start.output.requires_grad:
         raise InputError(
             "The model's output does not depend on any input that can carry relevance: its inputs are integers and no "
@@ -183,12 +185,6 @@ def _forward(
         )
     trace.coverage.settle(node_of(start.output).reachable())
     return Run(trace, start, rulebook, mask)
-
-
-def _check_outputs(model: nn.Module, args: list[Any], kwargs: dict[str, Any], outputs: Any, trace: Trace) -> None:
-    logits = find_logits(outputs)
-    if logits is not None and not bool(torch.isfinite(logits.detach()).all()):
-        raise NumericalError(f"The model's output is not finite: {first_bad_value(model, args, kwargs)}")
 
 
 def _last(trace: Trace, mask: Tensor | None, batch: int, logits: Tensor | None) -> Tensor | None:
@@ -211,7 +207,7 @@ def _explanation(
     special = torch.zeros_like(scores, dtype=torch.bool)
     if run.mask is not None and run.mask.shape == scores.shape:
         special |= run.mask
-    grid, start = _layout(tokens, special)
+    grid, start = _layout(tokens, special) if reading.grid is None else (reading.grid, 0)
     image = next((s.tensor.shape[-2:] for s in run.trace.sources if s.tensor.dim() == 4), None)
     return Explanation(
         scores=scores,
@@ -228,12 +224,12 @@ def _explanation(
         patch_start=start,
         image_size=(int(image[0]), int(image[1])) if image is not None and grid is not None else None,
         ledger=run.ledger,
-        layers=None if reading.layers is None else run_layers(run, reading.layers),
+        layers=None if reading.layers is None else _layers(run, reading.layers),
         heads=None if reading.heads is None else reading.heads.detach(),
     )
 
 
-def run_layers(run: Run, layers: Tensor) -> Tensor:
+def _layers(run: Run, layers: Tensor) -> Tensor:
     """Relevance per layer, padding exactly 0."""
     if run.mask is None or run.mask.shape != layers[:, 0].shape:
         return layers.detach()

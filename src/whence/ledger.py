@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .axes import Axes, Axis, per_sample
+from .axes import Axes, Axis, per_sample, precise
 from .call import Call, Rule
 from .coverage import EXACT
 from .node import Node, attach, node_of
@@ -103,9 +103,9 @@ class Ledger:
         """For a relevance-form method: enter what an operation did not pass on."""
         if outgoing[0] is incoming:
             return
-        left = per_sample(incoming, op.node.axes, self.batch)
+        left = per_sample(precise(incoming), op.node.axes, self.batch)
         for relevance, node in zip(outgoing, op.nodes, strict=True):
-            left = left - per_sample(relevance, node.axes, self.batch)
+            left = left - per_sample(precise(relevance), node.axes, self.batch)
         self._enter(op.node.seq, op.kind, op.name, left.detach())
 
     def _enter(self, seq: int, kind: str, name: str, amount: Tensor) -> None:
@@ -183,7 +183,7 @@ def _constant(call: Call) -> Tensor | None:
         position = {"linear": 2, "addmm": 0, "layer_norm": 3, "batch_norm": 4}.get(call.name, 2)
         if call.name in ("matmul", "mm", "bmm", "einsum", "rms_norm"):
             return None
-        bias = call.args[position] if len(call.args) > position else call.kwargs.get("bias")
+        bias = call.argument(position, "bias")
         if not isinstance(bias, Tensor) or bias.requires_grad:
             return None
         return bias.reshape(-1, *(1,) * (call.traced[0].dim() - 2)) if call.kind == "convolution" else bias
@@ -191,20 +191,21 @@ def _constant(call: Call) -> Tensor | None:
         other = next((a for a in call.args if not (isinstance(a, Tensor) and a.requires_grad)), 0.0)
         value = other if isinstance(other, Tensor) else torch.as_tensor(other, dtype=call.traced[0].dtype)
         scale = call.kwargs.get("alpha", 1) * (-1 if call.name == "sub" and other is call.args[1] else 1)
-        return value.detach() * scale
+        return torch.mul(value.detach(), scale)
     return None
 
 
 def _inner(gradient: Tensor, factor: Tensor, axes: Axes, batch: Axis, bounded: bool) -> Tensor:
     """Per-sample inner product ``[batch]``; an infinite constant (a mask) under a zero gradient counts as nothing."""
-    precise = torch.float32 if gradient.dtype in (torch.float16, torch.bfloat16) else gradient.dtype
-    gradient, factor = gradient.to(precise), factor.to(precise)
+    gradient = precise(gradient)
+    factor = factor.to(gradient.dtype)
     if factor.dim() == 1 and factor.shape[0] == gradient.shape[-1] and gradient.dim() > 1:
         return per_sample(gradient @ factor, axes[:-1], batch)
     if not bounded:
         factor = torch.where(gradient == 0, torch.zeros_like(gradient), factor)
-    if factor.shape == gradient.shape and axes and batch in axes[0] and axes[0] == (batch,):
-        return torch.linalg.vecdot(gradient.reshape(batch.size, -1), factor.reshape(batch.size, -1))
+    if factor.shape == gradient.shape and axes and axes[0] == (batch,):
+        rows = gradient.reshape(batch.size, -1), factor.reshape(batch.size, -1)
+        return torch.as_tensor(torch.linalg.vecdot(*rows))
     return per_sample(gradient * factor, axes, batch)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -26,12 +25,24 @@ class Node:
         statistic: whether it is a statistic (mean, deviation, norm) of a tensor.
         softmax: the axis over which it sums to one, if it is a softmax.
         linear_uses, other_uses: how many linear layers, and how many other operations, read it.
-        protect: called before the tensor is overwritten in place.
+        kept: whether a rule still needs the value that it has now.
     """
 
     __slots__ = (
-        "activated", "axes", "batch", "kind", "linear", "linear_uses", "live", "other_uses", "parents", "protect",
-        "root", "seq", "softmax", "statistic",
+        "activated",
+        "axes",
+        "batch",
+        "kept",
+        "kind",
+        "linear",
+        "linear_uses",
+        "live",
+        "other_uses",
+        "parents",
+        "root",
+        "seq",
+        "softmax",
+        "statistic",
     )  # fmt: skip
 
     def __init__(self, seq: int, kind: str, parents: tuple[Node, ...], axes: Axes, batch: Axis) -> None:
@@ -48,7 +59,7 @@ class Node:
         self.softmax: Dim | None = None
         self.linear_uses = 0
         self.other_uses = 0
-        self.protect: Callable[[], None] | None = None
+        self.kept = False
 
     def between(self, ancestor: Node) -> list[Node] | None:
         """This node and those between it and an ancestor; ``None`` if it is no ancestor."""
@@ -76,7 +87,8 @@ class Node:
 
 
 def attach(tensor: Tensor, node: Node) -> Tensor:
-    """Let a node travel with a tensor made during the trace."""
+    """Let a node, and the name of what made the tensor, travel with a tensor made during the trace."""
+    tensor._whence_maker = type(tensor.grad_fn).__name__  # type: ignore[attr-defined]  # as below
     tensor._whence = node  # type: ignore[attr-defined]  # tensors take attributes; nothing of the user's is marked
     return tensor
 
@@ -105,8 +117,16 @@ class Source:
 
 @dataclass
 class Residual:
-    """A residual addition: the trunk, its output, and the attentions (by index) inside the other branch."""
+    """A residual addition.
+
+    Attributes:
+        trunk: the tensor that a branch is added to.
+        output: the sum.
+        attentions: the attentions (by index) inside the branch.
+        normed: the sum after the norm that is applied to it, if any.
+    """
 
     trunk: Tensor
     output: Tensor
     attentions: list[int]
+    normed: Tensor | None = None

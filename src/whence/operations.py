@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812  # as everywhere in torch code
 from torch import Tensor
 
 
@@ -50,7 +50,8 @@ def operation(func: Callable[..., Any]) -> Operation:
         >>> operation(torch.Tensor.add_)
         Operation(name='add', inplace=True)
     """
-    name = func.__name__ if func.__name__ != "__get__" else str(func.__self__.__name__)
+    owner: Any = func
+    name = str(owner.__name__ if owner.__name__ != "__get__" else owner.__self__.__name__)
     name = _DUNDER.get(name, name)
     inplace = name == "setitem" or (name.endswith("_") and not name.endswith("__"))
     name = name.rstrip("_") if inplace else name
@@ -97,13 +98,14 @@ PRODUCTS = {"matmul", "mm", "bmm", "einsum", "mv", "inner", "tensordot", "dot"}
 
 #: Elementwise functions of one tensor.
 ACTIVATIONS = {
-    "gelu", "silu", "relu", "relu6", "leaky_relu", "elu", "celu", "selu", "mish", "hardswish", "hardtanh", "hardsigmoid",
-    "tanh", "sigmoid", "softplus", "softsign", "logsigmoid", "erf", "exp", "expm1", "log", "log1p", "sin", "cos", "pow",
+    "gelu", "silu", "relu", "relu6", "leaky_relu", "elu", "celu", "selu", "mish", "hardswish", "hardtanh",
+    "hardsigmoid", "tanh",
+    "sigmoid", "softplus", "softsign", "logsigmoid", "erf", "exp", "expm1", "log", "log1p", "sin", "cos",
     "square", "abs", "clamp", "clamp_min", "clamp_max", "clip", "threshold", "prelu", "rrelu", "sqrt", "rsqrt",
     "reciprocal", "nan_to_num", "tanhshrink", "softshrink", "log2", "exp2", "rpow",
 }  # fmt: skip
 #: f(x) = x * gate(x): the activations of Transformer blocks.
-GATED = {"gelu", "silu", "relu", "relu6", "leaky_relu", "mish", "hardswish", "prelu"}
+GATED = {"gelu", "silu", "relu", "relu6", "leaky_relu", "mish", "hardswish", "prelu", "pow"}
 
 NORMS = {"layer_norm", "rms_norm"}
 SOFTMAX = {"softmax", "_safe_softmax"}
@@ -141,7 +143,7 @@ def _rsub(input: Tensor, other: Any) -> Tensor:
 
 
 def _rdiv(input: Tensor, other: Any) -> Tensor:
-    return torch.reciprocal(input) * other
+    return torch.mul(torch.reciprocal(input), other)
 
 
 def _rmatmul(input: Tensor, other: Tensor) -> Tensor:
@@ -166,7 +168,7 @@ def _group_norm(
 def _cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     n1 = torch.norm(x1, dim=dim, keepdim=True).clamp_min(eps)
     n2 = torch.norm(x2, dim=dim, keepdim=True).clamp_min(eps)
-    return ((x1 / n1) * (x2 / n2)).sum(dim)
+    return torch.sum((x1 / n1) * (x2 / n2), dim)
 
 
 #: Composite operations, written out in operations that have a kind.
@@ -184,9 +186,9 @@ def opened(func: Callable[..., Any]) -> Callable[..., Any]:
     copy differs only in that it does not ask.
     """
     blind = {name: lambda *a, **k: False for name in vars(F) if name.startswith("has_torch_function")}
-    code: types.CodeType = func.__code__
-    copy = types.FunctionType(code, {**vars(F), **blind}, func.__name__, func.__defaults__)
-    copy.__kwdefaults__ = func.__kwdefaults__
+    original: Any = func
+    copy = types.FunctionType(original.__code__, {**vars(F), **blind}, original.__name__, original.__defaults__)
+    copy.__kwdefaults__ = original.__kwdefaults__
     return copy
 
 

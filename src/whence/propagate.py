@@ -66,10 +66,6 @@ class Local:
         """The vector-Jacobian product of the operation itself."""
         return torch.autograd.grad(self.result, self.inputs, cotangent, retain_graph=True)
 
-    def protect(self) -> None:
-        """Keep the output's value when the model is about to overwrite it in place."""
-        self.output = self.output.clone()
-
     def sums(self, tensor: Tensor) -> Tensor:
         """Per-sample sums of a tensor shaped like the output, shaped to multiply it."""
         axes = self.node.axes
@@ -79,8 +75,8 @@ class Local:
         """Refuse to go on with inputs that were overwritten after they were used."""
         if [x._version for x in self.inputs] != self._versions:
             raise ModelError(
-                f"The model overwrites an input of '{self.name}' in place after using it, so that its relevance cannot be "
-                "computed. Replace the in-place operation (x += y, x.mul_(y)) by x = x + y, x = x * y."
+                f"The model overwrites an input of '{self.name}' in place after using it, so that its relevance cannot "
+                "be computed. Replace the in-place operation (x += y, x.mul_(y)) by x = x + y, x = x * y."
             )
 
 
@@ -109,6 +105,15 @@ def _linear_parts(call: Call) -> tuple[Tensor | None, Tensor | None, Callable[..
     return None, None, None
 
 
+def alias(tensor: Tensor) -> Tensor:
+    """A tensor on the same memory that torch takes for a tensor of its own, so that the model may write into it.
+
+    The trace gives it memory of its own before that happens.
+    """
+    storage = tensor.untyped_storage()
+    return tensor.new_empty(0).set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
+
+
 RelevanceRule = Callable[[Local, Tensor], tuple[Tensor, ...]]
 
 
@@ -120,10 +125,10 @@ class Propagate(torch.autograd.Function):
         """The operation's value; its small graph is kept for the backward."""
         with torch.enable_grad():
             own = [x.detach().requires_grad_() for x in inputs]
-            output = call.run(*own)
+            output: Tensor = call.run(*own)
         ctx.local, ctx.rule, ctx.phase = Local(call, own, output), rule, phase
         call.local = ctx.local
-        return output.detach()
+        return alias(output)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
@@ -147,7 +152,7 @@ class Bypass(torch.autograd.Function):
     def forward(ctx: Any, phase: Phase, main: Tensor, output: Tensor) -> Tensor:
         """The output as it is."""
         ctx.phase, ctx.shape = phase, main.shape
-        return output.view_as(output)
+        return alias(output)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .errors import ModelError
+from .errors import MethodError, ModelError
 from .run import Run
 
 
-def require_maps(run: Run, method: str) -> None:
-    """Refuse a model without attention, or one whose attentions are not all over the same tokens."""
+def require_maps(run: Run, method: str, *layers: int | None) -> None:
+    """Refuse a model without attention, attentions that are not all over the same tokens, layers out of range."""
     records = run.trace.attentions
     if not records:
         raise ModelError(
@@ -31,6 +31,9 @@ def require_maps(run: Run, method: str) -> None:
             f"The model's attentions are between different sets of tokens ({sorted(sizes)}), which '{method}' does not "
             "roll up. Input-level methods (conservative-lrp, gradient-x-input) work."
         )
+    for layer in layers:
+        if layer is not None and not -len(records) <= layer < len(records):
+            raise MethodError(f"Layer {layer} is out of range: the model has {len(records)} attention layers.")
 
 
 def read_rows(gradient: Tensor) -> Tensor:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from .axes import Axes, Dim, per_sample, per_token
+from .axes import Axes, Dim, per_sample, per_token, precise
 from .call import Rule
-from .errors import InputError
+from .errors import InputError, ModelError
 from .ledger import Ledger
 from .node import Node, Residual, Source, node_of
 from .propagate import Phase
@@ -75,7 +75,9 @@ class Run:
                 done |= set(residual.attentions)
                 tensors.append(residual.trunk)
         if tensors:
-            tensors.append(self._end().output)
+            end = self._end()
+            post_norm = len(tensors) > 1 and node_of(tensors[-1]).kind == "norm" and end.normed is not None
+            tensors.append(end.normed if post_norm and end.normed is not None else end.output)
         return [Boundary(t, node_of(t)) for t in tensors]
 
     def _end(self) -> Residual:
@@ -121,27 +123,40 @@ class Run:
                 self.seed.output, list(tensors), self.seed.weights.to(self.seed.output.dtype),
                 retain_graph=keep, allow_unused=True,
             )  # fmt: skip
+        except RuntimeError as error:
+            if "inplace operation" not in str(error):
+                raise
+            raise ModelError(
+                "The model overwrites a tensor in place that its own backward needs (it could not be trained either). "
+                f"Replace the in-place operation by one that makes a new tensor. Torch says: {error}"
+            ) from error
         finally:
             for hook in hooks:
                 hook.remove()
         return [torch.zeros_like(t) if g is None else g for t, g in zip(tensors, found, strict=True)]
 
-    def settle(self, gradient: bool) -> list[Boundary]:
+    def settle(self, gradient: bool) -> Tensor | None:
         """Turn what passed the block boundaries into relevance there, and close the ledger.
 
         Args:
             gradient: whether the last backward carried gradients (relevance is then gradient x value).
+
+        Returns:
+            Relevance entering each block, ``[batch, blocks, tokens]``.
         """
         met = [b for b in self.boundaries if b.relevance is not None]
         for b in met:
             assert b.relevance is not None
             if gradient:
-                b.relevance = _precise(b.relevance) * _precise(b.tensor.detach())
+                b.relevance = precise(b.relevance) * precise(b.tensor.detach())
         if self.ledger is not None:
             total = self.seed.value if gradient else self.seed.weights.reshape(len(self.seed.weights), -1).sum(1)
-            sums = [per_sample(b.relevance, b.node.axes, self.trace.batch) for b in met if b.relevance is not None]
+            sums = [
+                per_sample(precise(b.relevance), b.node.axes, self.trace.batch) for b in met if b.relevance is not None
+            ]
             self.ledger.close(total, sums, [b.node.seq for b in met])
-        return met
+        layers = [self.per_token(precise(b.relevance), b.node.axes) for b in met[:-1] if b.relevance is not None]
+        return torch.stack(layers, 1) if len({t.shape for t in layers}) == 1 else None
 
     # -- tokens ----------------------------------------------------------------------------------------------
 
@@ -168,10 +183,6 @@ def _write(boundary: Boundary) -> Callable[[Tensor], None]:
         boundary.relevance = value.detach()
 
     return hook
-
-
-def _precise(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
 @contextlib.contextmanager

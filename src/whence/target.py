@@ -76,8 +76,8 @@ def seed(outputs: Any, target: Target, batch: int, labels: Mapping[int, str], la
         output, classes = logits, logits.detach()
     else:
         raise TargetError(
-            f"The model's output has shape {list(logits.shape)} for a batch of {batch}: no class axis [batch, classes] is "
-            "found. Pass target=lambda outputs: <tensor of shape [batch]>, for example "
+            f"The model's output has shape {list(logits.shape)} for a batch of {batch}: no class axis "
+            "[batch, classes] is found. Pass target=lambda outputs: <tensor of shape [batch]>, for example "
             "lambda outputs: outputs.logits[:, position, token]."
         )
     prediction = classes.argmax(-1)

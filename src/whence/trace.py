@@ -85,7 +85,8 @@ class Trace(TorchFunctionMode):
     def _source(self, name: str, leaf: Tensor, node: Node, embedded: bool) -> Tensor:
         """A leaf at which relevance can be read, and the copy of it that the model may overwrite."""
         self.sources.append(Source(name, attach(leaf.requires_grad_(), node), embedded))
-        return attach(leaf.clone(), self._node("structural", (node,), node.axes))
+        with torch.enable_grad():
+            return attach(leaf.clone(), self._node("structural", (node,), node.axes))
 
     def _embed(self, call: Call) -> Tensor:
         """Rows looked up for the user's integers are where relevance can be read."""
@@ -129,15 +130,15 @@ class Trace(TorchFunctionMode):
 
     def _known(self, tensor: Tensor) -> Node | None:
         node = getattr(tensor, "_whence", None)
-        if isinstance(node, Node) and node.batch is self.batch:
-            return node
-        if not tensor.requires_grad:
-            return None
+        known = node if isinstance(node, Node) and node.batch is self.batch else None
+        maker = type(tensor.grad_fn).__name__
+        if not tensor.requires_grad or (known is not None and getattr(tensor, "_whence_maker", "") == maker):
+            return known
         # made by code that torch functions do not show: a custom autograd function
-        self.coverage.foreign(type(tensor.grad_fn).__name__)
-        node = self._node("foreign", (), guess(tensor.shape, (), self.batch))
-        attach(tensor, node)
-        return node
+        self.coverage.foreign(maker)
+        parents = () if known is None else (known,)
+        axes = guess(tensor.shape, (), self.batch) if known is None else known.axes
+        return node_of(attach(tensor, self._node("foreign", parents, axes)))
 
     def _constant(self, tensor: Tensor) -> Tensor:
         """A parameter, detached, under its name."""
@@ -162,14 +163,13 @@ class Trace(TorchFunctionMode):
         if call.kind == "mix" and record is None:
             call.kind = "matmul" if len(call.traced) > 1 else "linear"
         rule = self.rules.get(call.kind) if call.traced else None
-        if call.inplace and call.nodes[0] is not None and call.nodes[0].protect is not None:
-            call.nodes[0].protect()
+        if call.inplace and call.nodes[0] is not None and call.nodes[0].kept:
+            call.args[0].data = call.args[0].detach().clone()
         watched = self.ledger.watch(call, rule) if self.ledger is not None and call.traced else None
         if rule is None:
             result = call.run()
         elif call.inplace:
-            call.func = getattr(torch.Tensor, call.name, None) or getattr(torch, call.name)
-            result = call.args[0].copy_(rule(call))
+            result = self._overwrite(call, rule)
         else:
             result = rule(call)
         outputs = self._note(call, rule, result)
@@ -177,6 +177,17 @@ class Trace(TorchFunctionMode):
             self._attention(call, node_of(outputs[0]), record or AttentionRecord.fused(call))
         if outputs and watched is not None:
             watched(outputs[0])
+        return result
+
+    def _overwrite(self, call: Call, rule: Rule) -> Tensor:
+        """An in-place operation under a rule: the target takes the value and the history of the result."""
+        target: Tensor = call.args[0]
+        call.func = getattr(torch.Tensor, call.name, None) or getattr(torch, call.name)
+        if target.requires_grad:
+            previous = attach(target.clone(), node_of(target))
+            call.replace([previous if t is target else t for t in call.traced])
+        result = target.copy_(rule(call))
+        call.args = (target, *call.args[1:])
         return result
 
     # -- what happened -----------------------------------------------------------------------------------------
@@ -204,8 +215,9 @@ class Trace(TorchFunctionMode):
             node = self._node(call.kind, parents, dims)
             node.live = live if tensor.requires_grad else ()
             _inherit(call, node)
+            node.kept = call.kept
             if call.local is not None:
-                call.local.node, node.protect = node, call.local.protect
+                call.local.node = node
             attach(tensor, node)
         if call.traced and any(t.requires_grad for t in outputs):
             self.coverage.count(node, call.name, call.kind, rule)
@@ -214,6 +226,8 @@ class Trace(TorchFunctionMode):
                 self._early += outputs
             if call.kind == "add":
                 self._residual(call, outputs[0])
+            elif call.kind == "norm" and self.residuals and node_of(self.residuals[-1].output) is call.nodes[0]:
+                self.residuals[-1].normed = outputs[0]
         return outputs
 
     def _uses(self, call: Call) -> None:

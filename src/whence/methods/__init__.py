@@ -21,11 +21,13 @@ class Reading:
         scores: ``[batch, tokens]``.
         layers: ``[batch, blocks, tokens]``, relevance entering each block.
         heads: ``[batch, blocks, heads]``.
+        grid: height and width, where the scores are of pixels.
     """
 
     scores: Tensor
     layers: Tensor | None = None
     heads: Tensor | None = None
+    grid: tuple[int, int] | None = None
 
 
 class Method:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from ..errors import MethodError
@@ -60,7 +61,7 @@ class GenericAttention(Method):
 
     def maps(self, run: Run) -> tuple[list[Tensor], Tensor, Tensor]:
         """Each layer's ``E_h((dy/dA * A)^+)``, the explained rows, and the heads' shares."""
-        require_maps(run, self.name)
+        require_maps(run, self.name, self.start_layer)
         records = run.trace.attentions
         probabilities = [r.probabilities for r in records if r.probabilities is not None]
         gradients = run.backward(probabilities)
@@ -71,6 +72,4 @@ class GenericAttention(Method):
 
 def head_shares(weighted: list[Tensor]) -> Tensor:
     """``[batch, layers, heads]``: the positive mass of each head's map."""
-    import torch
-
     return torch.stack([w.clamp(min=0).sum((-2, -1)) for w in weighted], 1)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
+from torch import Tensor
 
+from ..axes import precise
 from ..errors import MethodError
 from ..node import node_of
 from ..run import Rulebook, Run
@@ -36,11 +37,22 @@ class InputLevel(Method):
         """``[batch, tokens]``: gradient x input at the chosen place; relevance entering each block besides."""
         tensor = run.position(self.at)
         (gradient,) = run.backward([tensor])
-        met = run.settle(gradient=True)
-        relevance = gradient.to(torch.promote_types(gradient.dtype, torch.float32)) * tensor.detach()
-        scores = run.per_token(relevance, node_of(tensor).axes)
-        layers = [run.per_token(b.relevance, b.node.axes) for b in met[:-1] if b.relevance is not None]
-        return Reading(scores, torch.stack(layers, 1) if layers else None)
+        layers = run.settle(gradient=True)
+        relevance = precise(gradient) * precise(tensor.detach())
+        grid = None
+        if self.at == "pixel":
+            scores, grid = _raw(relevance)
+        else:
+            scores = run.per_token(relevance, node_of(tensor).axes)
+        return Reading(scores, layers, grid=grid)
+
+
+def _raw(relevance: Tensor) -> tuple[Tensor, tuple[int, int] | None]:
+    """Relevance of a raw input, per position: an image summed over channels, a sequence over features."""
+    if relevance.dim() == 4:
+        pixels = relevance.sum(1)
+        return pixels.flatten(1), (pixels.shape[1], pixels.shape[2])
+    return (relevance.flatten(2).sum(-1) if relevance.dim() > 2 else relevance), None
 
 
 @method("gradient-x-input")

@@ -26,7 +26,6 @@ from typing import ClassVar
 from torch import Tensor
 
 from ..call import Rule
-from ..errors import MethodError
 from ..propagate import Phase
 from ..rollup import positive_mean, read_rows, require_maps, roll_up
 from ..rules.relevance import EPS, Rules
@@ -87,6 +86,7 @@ class TransformerAttribution(Method):
     def read(self, run: Run) -> Reading:
         """The explained rows of the roll-up."""
         gradients, relevances = self.maps(run)
+        layers = run.settle(gradient=False)
         weighted = [g * r for g, r in zip(gradients, relevances, strict=True)] if self.gradient else relevances
         rows = read_rows(gradients[-1])
         maps = [positive_mean(w) for w in weighted]
@@ -94,21 +94,18 @@ class TransformerAttribution(Method):
             scores = (rows @ maps[self.block])[:, 0]
         else:
             scores = roll_up(maps[self.start_layer :], rows, self.normalise)[:, 0]
-        return Reading(scores, heads=head_shares(weighted))
+        return Reading(scores, layers, head_shares(weighted))
 
     def maps(self, run: Run) -> tuple[list[Tensor], list[Tensor]]:
         """Gradient and relevance of each block's attention, ``[batch, heads, queries, keys]``."""
-        require_maps(run, self.name)
+        require_maps(run, self.name, self.start_layer, self.block)
         records = run.trace.attentions
-        for option in (self.block, self.start_layer):
-            if option is not None and not -len(records) <= option < len(records):
-                raise MethodError(f"Block {option} is out of range: the model has {len(records)} attention layers.")
         probabilities = [r.probabilities for r in records if r.probabilities is not None]
         gradients = run.backward(probabilities, keep=True)
-        relevances = run.backward(probabilities, relevance=True)
-        run.settle(gradient=False)
+        entry = [b.tensor for b in run.boundaries[:1]]  # so that the ledger reaches the first block's input
+        relevances = run.backward([*probabilities, *entry], relevance=True)
         arrange = [r.arrange for r in records]
         return (
             [f(g) for f, g in zip(arrange, gradients, strict=True)],
-            [f(r) for f, r in zip(arrange, relevances, strict=True)],
+            [f(r) for f, r in zip(arrange, relevances, strict=False)],
         )

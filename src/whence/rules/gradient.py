@@ -86,7 +86,7 @@ def detach_deviation(call: Call) -> Any:
 
 
 def detach_mean_and_deviation(call: Call) -> Any:
-    """As :func:`detach_deviation` with the mean a constant too (the default of Ali et al.'s class; not conservative)."""
+    """As :func:`detach_deviation`, the mean a constant too (the default of Ali et al.'s class; not conservative)."""
     if call.kind == "norm":
         return _ConstantDeviation.apply(call, False, call.traced[0])
     return call.run(*_without_statistics(call))
@@ -101,7 +101,7 @@ def _without_statistics(call: Call) -> list[Tensor]:
 
 
 def _widest(tensors: list[Tensor]) -> torch.Size:
-    return torch.broadcast_shapes(*(t.shape for t in tensors))
+    return torch.Size(torch.broadcast_shapes(*(t.shape for t in tensors)))
 
 
 class _Ratio(torch.autograd.Function):

@@ -35,7 +35,9 @@ def _divide(a: Tensor, b: Tensor, eps: float) -> Tensor:
 class Bilinear(Protocol):
     """A linear layer as a function of input and weight, with a bias added where one is given."""
 
-    def __call__(self, x: Tensor, w: Tensor, bias: Tensor | None = None, /) -> Tensor: ...
+    def __call__(self, x: Tensor, w: Tensor, bias: Tensor | None = None, /) -> Tensor:
+        """The output."""
+        ...
 
 
 Vjp = Callable[[Tensor], Tensor]
@@ -69,7 +71,8 @@ def z_plus(
     """The positive contributions of a linear layer, of either sign of input (Chefer et al. 2021a, eq. 3).
 
     ``R_j = sum_i x_j w_ji / sum_j' x_j' w_j'i R_i`` over the pairs with ``x_j w_ji >= 0``. Biases take no part.
-    With ``x+ w+ + x- w- = (x w + |x| |w|) / 2`` three products do instead of four, and the forward has made one of them.
+    With ``x+ w+ + x- w- = (x w + |x| |w|) / 2`` three products do instead of four, and the forward has
+    made one of them.
 
     Args:
         apply: the layer: linear, a convolution, a product.
@@ -149,6 +152,7 @@ class Rules:
 
         def run(call: Call) -> Tensor:
             out: Tensor = Propagate.apply(call, rule, self.phase, *call.traced)
+            call.kept = True
             return out
 
         run.__name__ = rule.__name__
@@ -166,6 +170,7 @@ class Rules:
                 main = tensor
                 break
         out: Tensor = Bypass.apply(self.phase, main, call.run())
+        call.kept = True
         return out
 
     def softmax(self, call: Call) -> Tensor:
@@ -184,7 +189,7 @@ class Rules:
         return (share([part, torch.zeros_like(x)], R, op.sums, self.eps)[0],)
 
     def deep_taylor(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
-        """``R_j = sum_i x_j dy_i/dx_j R_i / y_i`` (Chefer et al. 2021a, eq. 1): any operation without a rule of its own."""
+        """``R_j = sum_i x_j dy_i/dx_j R_i / y_i`` (Chefer et al. 2021a, eq. 1): whatever has no other rule."""
         grads = op.vjp(safe_divide(R, op.output, self.eps))
         return tuple(x.detach() * g for x, g in zip(op.inputs, grads, strict=True))
 
@@ -201,7 +206,7 @@ class Rules:
         return (relevance,)
 
     def _absolute(self, w: Tensor) -> Tensor:
-        """``|w|``, in a buffer that the next weight of this shape will overwrite (fresh memory costs more than the sign)."""
+        """``|w|``, in a buffer that the next weight of this shape overwrites (fresh memory is what costs)."""
         key = (w.shape, w.dtype, w.device)
         if key not in self._scratch:
             self._scratch[key] = torch.empty_like(w)
@@ -233,7 +238,7 @@ class Rules:
         return op.vjp(self.copied(op.output, R))
 
     def copied(self, x: Tensor, R: Tensor) -> Tensor:
-        """``x R / (x + eps)``: what the published code does where a tensor is read twice (its ``Clone``) or picked from.
+        """``x R / (x + eps)``: the published code where a tensor is read twice (its ``Clone``) or picked from.
 
         The identity but for the stabiliser, which is below the resolution of any type but float64. Unlike there,
         relevance is not lost where ``x`` is exactly 0.

@@ -1,0 +1,117 @@
+"""The model is left exactly as found: after an explanation, an error, an interrupt, and beside other threads."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import tiny
+import torch
+from torch import nn
+
+import whence
+
+
+def snapshot(model: nn.Module) -> dict:
+    """Everything that could be changed: weights, gradients, flags, hooks, attributes, class attributes, global hooks."""
+    state = {"global": [len(getattr(torch.nn.modules.module, n)) for n in sorted(vars(torch.nn.modules.module)) if n.startswith("_global") and "hooks" in n and isinstance(getattr(torch.nn.modules.module, n), dict)]}  # fmt: skip  # noqa: E501  # one expression
+    for name, m in model.named_modules():
+        state[name, "flags"] = (m.training, type(m), tuple(sorted(m.__dict__)), tuple(sorted(vars(type(m)))))
+        state[name, "hooks"] = tuple(len(v) for k, v in sorted(m.__dict__.items()) if k.endswith("_hooks"))
+        state[name, "forward"] = m.forward.__func__
+    for name, p in [*model.named_parameters(), *model.named_buffers()]:
+        state[name, "value"] = (id(p), p._version, p.requires_grad, p.grad, tuple(sorted(p.__dict__)), hash(p.detach().numpy().tobytes()))
+    return state
+
+
+@pytest.mark.parametrize("method", tiny.METHODS)
+@pytest.mark.parametrize("training", [False, True])
+def test_the_model_is_left_as_found(method, training):
+    model = tiny.bert().train(training)
+    model.bert.encoder.layer[0].eval()
+    for p in list(model.parameters())[::2]:
+        p.requires_grad_(False)
+    before = snapshot(model)
+    ids = tiny.ids()
+    kept = ids.clone()
+    whence.explain(model, {"input_ids": ids}, method)
+    assert snapshot(model) == before
+    assert torch.equal(ids, kept)
+    assert not ids.__dict__
+
+
+class Breaks(nn.Module):
+    def __init__(self, error: type[BaseException]) -> None:
+        super().__init__()
+        self.inner, self.error = tiny.Encoder(), error
+
+    def forward(self, input_ids):
+        self.inner(input_ids)
+        raise self.error("stop")
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("method", tiny.METHODS)
+def test_the_model_is_left_as_found_after_an_exception(method, error):
+    model = Breaks(error).train()
+    before = snapshot(model)
+    with pytest.raises(error):
+        whence.explain(model, {"input_ids": tiny.ids()}, method)
+    assert snapshot(model) == before
+    assert torch.overrides._get_current_function_mode_stack() == []
+    assert torch.is_grad_enabled()
+
+
+def test_an_error_in_the_backward_leaves_nothing_behind():
+    model = tiny.bert()
+    before = snapshot(model)
+
+    def target(outputs):
+        outputs.logits.register_hook(lambda g: (_ for _ in ()).throw(KeyboardInterrupt))
+        return outputs.logits[:, 0]
+
+    with pytest.raises(KeyboardInterrupt):
+        whence.explain(model, {"input_ids": tiny.ids()}, target=target)
+    assert snapshot(model) == before
+
+
+def test_under_no_grad_and_inference_mode_the_numbers_are_the_same():
+    model, inputs = tiny.bert(), {"input_ids": tiny.ids()}
+    want = whence.explain(model, inputs).scores
+    with torch.no_grad():
+        assert torch.equal(whence.explain(model, inputs).scores, want)
+    with torch.inference_mode():
+        assert torch.equal(whence.explain(model, {"input_ids": tiny.ids()}).scores, want)
+
+
+@pytest.mark.parametrize("same_model", [True, False])
+def test_threads_do_not_disturb_each_other(same_model):
+    models = [tiny.bert(seed=0)] * 2 if same_model else [tiny.bert(seed=0), tiny.vit(seed=1)]
+    inputs = [{"input_ids": tiny.ids()}] * 2 if same_model else [{"input_ids": tiny.ids()}, {"pixel_values": tiny.pixels()}]
+    methods = ["transformer-attribution", "conservative-lrp"]
+    want = [whence.explain(m, i, k).scores for m, i, k in zip(models, inputs, methods, strict=True)]
+    third, x = tiny.vit(seed=2), tiny.pixels(seed=3)
+    plain = third(x).logits
+    got: dict[int, list] = {0: [], 1: [], 2: []}
+    start = threading.Barrier(3)
+
+    def explain(i: int) -> None:
+        start.wait()
+        for _ in range(5):
+            got[i].append(whence.explain(models[i], inputs[i], methods[i]).scores)
+
+    def forward() -> None:
+        start.wait()
+        for _ in range(20):
+            got[2].append(third(x).logits)
+
+    threads = [threading.Thread(target=explain, args=(i,)) for i in (0, 1)] + [threading.Thread(target=forward)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(got[0]) == len(got[1]) == 5
+    for i in (0, 1):
+        assert all(torch.equal(s, want[i]) for s in got[i])
+    assert all(torch.equal(s, plain) and s.requires_grad for s in got[2])
+    assert len(got[2]) == 20
