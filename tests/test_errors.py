@@ -126,7 +126,9 @@ def test_input_level_methods_work_without_attention(method):
     assert e.scores.shape == (3, 7)
 
 
-@pytest.mark.parametrize("inputs", [{}, {"input_ids": torch.zeros(0, 5, dtype=torch.long)}, (), {"input_ids": [[1, 2]]}])
+@pytest.mark.parametrize(
+    "inputs", [{}, {"input_ids": torch.zeros(0, 5, dtype=torch.long)}, (), {"input_ids": [[1, 2]]}]
+)
 def test_nothing_to_explain(inputs):
     refused(whence.InputError, r"empty|no tensor", tiny.bert(), inputs)
 
@@ -140,14 +142,19 @@ def test_another_device():
 
 
 def test_not_a_module():
-    with pytest.raises(whence.InputError, match="nn.Module"):
+    with pytest.raises(whence.InputError, match=r"nn\.Module"):
         whence.explain(lambda x: x, words())
 
 
 def test_nan_in_the_input_is_located():
     x = tiny.pixels()
     x[1, 2, 3, 4] = float("nan")
-    refused(whence.NumericalError, r"'pixel_values' has a NaN or an infinity at \[1, 2, 3, 4\]", tiny.vit(), {"pixel_values": x})
+    refused(
+        whence.NumericalError,
+        r"'pixel_values' has a NaN or an infinity at \[1, 2, 3, 4\]",
+        tiny.vit(),
+        {"pixel_values": x},
+    )
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

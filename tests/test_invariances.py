@@ -109,7 +109,8 @@ def _family(name):
         return tiny.vit(), {"pixel_values": tiny.pixels()}
     torch.manual_seed(0)
     model = {
-        "bert": tiny.bert, "llama": tiny.llama, "gpt2": tiny.gpt2, "encoder": tiny.Encoder, "handwritten": tiny.Handwritten
+        "bert": tiny.bert, "llama": tiny.llama, "gpt2": tiny.gpt2, "encoder": tiny.Encoder,
+        "handwritten": tiny.Handwritten,
     }[name]()  # fmt: skip
     return model.eval(), {"input_ids": tiny.ids()}
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import pytest
 import tiny
 import torch
-import torch.nn.functional as F  # noqa: N812  # as everywhere in torch code
+import torch.nn.functional as F  # as everywhere in torch code
 from torch import nn
 
 import whence
@@ -23,7 +24,8 @@ def close(a, b, tolerance=1e-10):
 
 @pytest.mark.parametrize(("func", "name"), [
     (torch.add, "add"), (torch.Tensor.add_, "add"), (torch.Tensor.__radd__, "add"), (torch.Tensor.__rsub__, "rsub"),
-    (torch.Tensor.__getitem__, "getitem"), (torch.Tensor.mT.__get__, "mT"), (F.gelu, "gelu"), (torch.softmax, "softmax"),
+    (torch.Tensor.__getitem__, "getitem"), (torch.Tensor.mT.__get__, "mT"), (F.gelu, "gelu"),
+    (torch.softmax, "softmax"),
 ])  # fmt: skip
 def test_one_operation_under_many_names(func, name):
     assert operation(func).name == name
@@ -103,13 +105,17 @@ def test_attention_is_recorded_as_batch_heads_queries_keys(style):
     close(maps, want)
 
 
-ACTIVATIONS = {
-    "gelu-tanh": (lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * torch.pow(x, 3)))), lambda x: F.gelu(x, approximate="tanh")),
+def gelu_tanh(x):
+    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * torch.pow(x, 3))))
+
+
+ACTIVATIONS = {  # written out, fused
+    "gelu-tanh": (gelu_tanh, lambda x: F.gelu(x, approximate="tanh")),
     "quick-gelu": (lambda x: x * torch.sigmoid(1.702 * x), lambda x: F.silu(1.702 * x) / 1.702),
     "silu": (lambda x: torch.sigmoid(x) * x, F.silu),
     "squared-relu": (lambda x: torch.square(torch.relu(x)), lambda x: torch.relu(x) * torch.relu(x)),
     "gelu-erf": (lambda x: x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0))), F.gelu),
-}  # fmt: skip
+}
 
 
 class Mlp(nn.Module):
@@ -146,11 +152,34 @@ def test_an_activation_passes_relevance_unchanged(name):
     close(e.scores, ((gradient @ model.up.weight) * model.embed(tiny.ids(1))).sum(-1))
 
 
+def rms(m, x):
+    return m.gain * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
+
+
+def rms_division(m, x):
+    return x / torch.sqrt((x * x).mean(-1, True) + 1e-6) * m.gain
+
+
+def layer(m, x):
+    deviation = torch.sqrt(x.var(-1, unbiased=False, keepdim=True) + 1e-5)
+    return (x - x.mean(-1, keepdim=True)) / deviation * m.gain + m.shift
+
+
+def layer_squeezed(m, x):
+    return (x - x.mean(-1)[..., None]) * (x.var(-1, correction=0).unsqueeze(-1) + 1e-5).rsqrt() * m.gain + m.shift
+
+
+def fused_rms(m, x):
+    return F.rms_norm(x, (8,), m.gain, 1e-6)
+
+
+def fused_layer(m, x):
+    return F.layer_norm(x, (8,), m.gain, m.shift, 1e-5)
+
+
 NORMS = {
-    "rms": (lambda m: lambda x: m.gain * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)), lambda m: lambda x: F.rms_norm(x, (8,), m.gain, 1e-6)),
-    "rms-division": (lambda m: lambda x: x / torch.sqrt((x * x).mean(-1, True) + 1e-6) * m.gain, lambda m: lambda x: F.rms_norm(x, (8,), m.gain, 1e-6)),
-    "layer": (lambda m: lambda x: (x - x.mean(-1, keepdim=True)) / torch.sqrt(x.var(-1, unbiased=False, keepdim=True) + 1e-5) * m.gain + m.shift, lambda m: lambda x: F.layer_norm(x, (8,), m.gain, m.shift, 1e-5)),
-    "layer-squeezed": (lambda m: lambda x: ((x - x.mean(-1)[..., None]) * (x.var(-1, correction=0).unsqueeze(-1) + 1e-5).rsqrt()) * m.gain + m.shift, lambda m: lambda x: F.layer_norm(x, (8,), m.gain, m.shift, 1e-5)),
+    "rms": (rms, fused_rms), "rms-division": (rms_division, fused_rms), "layer": (layer, fused_layer),
+    "layer-squeezed": (layer_squeezed, fused_layer),
 }  # fmt: skip
 
 
@@ -161,7 +190,7 @@ def test_a_norm_written_out_gets_the_rule_of_the_norm(name, method):
     results = []
     for make in (written, fused):
         model = Mlp(F.relu).double()
-        model.norm = make(model)
+        model.norm = functools.partial(make, model)
         results.append(whence.explain(model, {"input_ids": tiny.ids()}, method, 0, at="token"))
     # gradient x input of a scale-invariant function is nearly nothing, so compare on the gradient's scale
     assert float((results[0].scores - results[1].scores).abs().max()) < 1e-12
@@ -175,7 +204,12 @@ class Gated(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.embed, self.gate, self.up, self.down = nn.Embedding(60, 8), nn.Linear(8, 12), nn.Linear(8, 12), nn.Linear(12, 3)
+        self.embed, self.gate, self.up, self.down = (
+            nn.Embedding(60, 8),
+            nn.Linear(8, 12),
+            nn.Linear(8, 12),
+            nn.Linear(12, 3),
+        )
 
     def forward(self, input_ids):
         x = self.embed(input_ids)
@@ -196,7 +230,12 @@ class Writes(nn.Module):
     def __init__(self, in_place: bool) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.embed, self.qkv, self.norm, self.in_place = nn.Embedding(60, 8), nn.Linear(8, 24), nn.LayerNorm(8), in_place
+        self.embed, self.qkv, self.norm, self.in_place = (
+            nn.Embedding(60, 8),
+            nn.Linear(8, 24),
+            nn.LayerNorm(8),
+            in_place,
+        )
         self.up, self.head = nn.Linear(8, 8), nn.Linear(8, 3)
 
     def forward(self, input_ids):
@@ -278,6 +317,46 @@ def test_a_frozen_backbone_is_explained_all_the_same(method):
     close(a.scores, b.scores, 1e-6)
 
 
+class Remembers(nn.Module):
+    """Writes its hidden state into a buffer, as some models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = tiny.Encoder()
+        self.register_buffer("last", torch.zeros(3, 3))
+
+    def forward(self, input_ids):
+        y = self.inner(input_ids)
+        self.last.copy_(y)
+        return y
+
+
+@pytest.mark.parametrize("method", tiny.METHODS)
+def test_a_buffer_that_the_model_writes_stays_a_plain_tensor(method):
+    model = Remembers().eval()
+    e = whence.explain(model, {"input_ids": tiny.ids()}, method)
+    assert not model.last.requires_grad
+    assert not model.last.__dict__
+    close(model.last, e.logits, 1e-5)
+
+
+def test_cross_attention_of_equal_lengths_is_not_taken_for_self_attention():
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.inner, self.head = (
+                nn.Embedding(60, 8),
+                nn.Transformer(8, 2, 1, 1, 16, batch_first=True),
+                nn.Linear(8, 3),
+            )
+
+        def forward(self, source, target):
+            return self.head(self.inner(self.embed(source), self.embed(target))[:, 0])
+
+    with pytest.raises(whence.ModelError, match="different sets of tokens"):
+        whence.explain(Pair().eval(), {"source": tiny.ids(), "target": tiny.ids(seed=1)}, "generic-attention")
+
+
 def test_a_compiled_model_is_explained_through_its_original():
     model, inputs = tiny.bert(), {"input_ids": tiny.ids()}
     want = whence.explain(model, inputs).scores
@@ -305,7 +384,7 @@ def test_where_to_read(at):
     model = tiny.vit().double()
     x = tiny.pixels().double()
     if at == "token":
-        with pytest.raises(whence.InputError, match="no an embedding|nowhere"):
+        with pytest.raises(whence.InputError, match="nowhere to go: the model has no embedding"):
             whence.explain(model, {"pixel_values": x}, "gradient-x-input", at=at)
         return
     e = whence.explain(model, {"pixel_values": x}, "gradient-x-input", 0, at=at)

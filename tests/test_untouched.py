@@ -13,14 +13,22 @@ import whence
 
 
 def snapshot(model: nn.Module) -> dict:
-    """Everything that could be changed: weights, gradients, flags, hooks, attributes, class attributes, global hooks."""
-    state = {"global": [len(getattr(torch.nn.modules.module, n)) for n in sorted(vars(torch.nn.modules.module)) if n.startswith("_global") and "hooks" in n and isinstance(getattr(torch.nn.modules.module, n), dict)]}  # fmt: skip  # noqa: E501  # one expression
+    """All that could be changed: weights, gradients, flags, hooks, attributes, class attributes, global hooks."""
+    scope = vars(torch.nn.modules.module)
+    state = {"global": {n: len(v) for n, v in scope.items() if n.startswith("_global") and isinstance(v, dict)}}
     for name, m in model.named_modules():
         state[name, "flags"] = (m.training, type(m), tuple(sorted(m.__dict__)), tuple(sorted(vars(type(m)))))
         state[name, "hooks"] = tuple(len(v) for k, v in sorted(m.__dict__.items()) if k.endswith("_hooks"))
         state[name, "forward"] = m.forward.__func__
     for name, p in [*model.named_parameters(), *model.named_buffers()]:
-        state[name, "value"] = (id(p), p._version, p.requires_grad, p.grad, tuple(sorted(p.__dict__)), hash(p.detach().numpy().tobytes()))
+        state[name, "value"] = (
+            id(p),
+            p._version,
+            p.requires_grad,
+            p.grad,
+            tuple(sorted(p.__dict__)),
+            hash(p.detach().numpy().tobytes()),
+        )
     return state
 
 
@@ -87,7 +95,9 @@ def test_under_no_grad_and_inference_mode_the_numbers_are_the_same():
 @pytest.mark.parametrize("same_model", [True, False])
 def test_threads_do_not_disturb_each_other(same_model):
     models = [tiny.bert(seed=0)] * 2 if same_model else [tiny.bert(seed=0), tiny.vit(seed=1)]
-    inputs = [{"input_ids": tiny.ids()}] * 2 if same_model else [{"input_ids": tiny.ids()}, {"pixel_values": tiny.pixels()}]
+    inputs = (
+        [{"input_ids": tiny.ids()}] * 2 if same_model else [{"input_ids": tiny.ids()}, {"pixel_values": tiny.pixels()}]
+    )
     methods = ["transformer-attribution", "conservative-lrp"]
     want = [whence.explain(m, i, k).scores for m, i, k in zip(models, inputs, methods, strict=True)]
     third, x = tiny.vit(seed=2), tiny.pixels(seed=3)

@@ -39,7 +39,9 @@ def vit(layers: int = 2, heads: int = 4, implementation: str = "sdpa", seed: int
     return ViTForImageClassification(config).eval()
 
 
-def llama(layers: int = 2, heads: int = 4, implementation: str = "sdpa", seed: int = 0, classify: bool = False) -> nn.Module:
+def llama(
+    layers: int = 2, heads: int = 4, implementation: str = "sdpa", seed: int = 0, classify: bool = False
+) -> nn.Module:
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=VOCABULARY, hidden_size=8 * heads, num_hidden_layers=layers, num_attention_heads=heads,

@@ -272,10 +272,10 @@ def _split(
 def _cat(out: Sequence[int], known: Sequence[Known], dim: int) -> Axes:
     dim %= len(out)
     known = [(axes, shape) for axes, shape in known if len(shape) == len(out)]
-    parts = []
-    for axes, shape in known:
-        parts.append(Part(axes[dim] or None, 0, shape[dim]))
+    parts = [Part(axes[dim] or None, 0, shape[dim]) for axes, shape in known if shape[dim]]
     rest = broadcast(out, known)
+    if len(parts) == 1:  # beside something empty (a cache not yet filled)
+        return rest
     return (*rest[:dim], (Axis(out[dim], tuple(parts)),), *rest[dim + 1 :])
 
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from .axes import Axis
 from .node import Node
-
-if TYPE_CHECKING:
-    from .propagate import Local
 
 Rule = Callable[["Call"], Any]
 
@@ -56,7 +53,7 @@ class Call:
         inplace: whether it writes into its first argument.
         blocked: the traced tensors (by ``id``) that a rule has cut off.
         kept: set by a rule that will need the output's value in the backward.
-        local: left by a rule that carries relevance.
+        placed: set by a rule that wants to be told the node of the output.
     """
 
     name: str
@@ -71,7 +68,7 @@ class Call:
     inplace: bool = False
     blocked: set[int] = field(default_factory=set)
     kept: bool = False
-    local: Local | None = None
+    placed: Callable[[Node], None] | None = None
 
     def run(self, *replacements: Tensor) -> Any:
         """Run the operation, with the traced tensors replaced by ``replacements`` where given."""

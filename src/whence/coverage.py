@@ -21,7 +21,7 @@ class Coverage:
 
     Attributes:
         seen: how often each operation occurred on a path from the input to the output.
-        ruled: the rule by which it was passed; ``"gradient (linear)"`` where the plain gradient is exact.
+        ruled: the rules by which it was passed; ``"gradient (linear)"`` where the plain gradient is exact.
         plain: the operations that no rule covers, left to the plain gradient.
 
     Example:
@@ -46,17 +46,17 @@ class Coverage:
 
     def settle(self, reached: set[int]) -> None:
         """Keep the operations that relevance can reach from the target; what a rule has cut off is part of the rule."""
-        self.seen, self.plain, self.ruled = Counter(self._foreign), Counter(self._foreign), {}
+        self.seen, self.plain = Counter(self._foreign), Counter(self._foreign)
+        rules: dict[str, set[str]] = {}
         for seq, name, kind, rule in self._met:
             if seq not in reached:
                 continue
             self.seen[name] += 1
-            if rule is not None:
-                self.ruled[name] = rule
-            elif kind in EXACT:
-                self.ruled.setdefault(name, "gradient (linear)")
-            else:
+            if rule is None and kind not in EXACT:
                 self.plain[name] += 1
+                continue
+            rules.setdefault(name, set()).add("gradient (linear)" if rule is None else rule)
+        self.ruled = {name: ", ".join(sorted(found)) for name, found in rules.items()}
 
     @property
     def share(self) -> float:

@@ -16,7 +16,7 @@ from .explanation import Explanation
 from .ledger import Ledger
 from .methods import Method, Reading, create
 from .node import node_of
-from .run import Run, evaluating
+from .run import Run, clean_buffers, evaluating
 from .target import Target, find_logits, seed
 from .trace import Trace
 
@@ -58,6 +58,7 @@ def explain(
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(evaluating(original))
+        stack.enter_context(clean_buffers(original))
         stack.enter_context(_eager(original))
         run = _forward(original, args, kwargs, batch, chosen, target, mask, labels)
         reading = chosen.read(run)

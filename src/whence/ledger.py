@@ -119,8 +119,16 @@ class Ledger:
 
     # -- read afterwards ---------------------------------------------------------------------------------------
 
-    def close(self, total: Tensor, sums: list[Tensor], marks: list[int]) -> None:
-        """Set the sums at the block boundaries (``marks``: the boundaries in the order of operations)."""
+    def close(self, total: Tensor, sums: list[Tensor], marks: list[int], floor: int) -> None:
+        """Set the sums at the block boundaries.
+
+        Args:
+            total: relevance at the target.
+            sums: relevance at each boundary.
+            marks: the boundaries, in the order of operations.
+            floor: where the backward ended; what happened before that operation is none of its business.
+        """
+        self.entries = [entry for entry in self.entries if entry.seq > floor]
         self.total = total.detach()
         self.sums = torch.stack(sums, 1) if sums else total.new_zeros(len(total), 0)
         self._marks = marks
@@ -166,10 +174,10 @@ class Ledger:
     def __repr__(self) -> str:
         blocks = self.sums.shape[1] - 1
         lines = [f"Ledger of {self.batch.size} sample(s), {max(blocks, 0)} blocks; sample 0:"]
-        lines.append(f"  target              {float(self.total[0]):+.6g}")
+        lines.append(f"  target                  {float(self.total[0]):+.6g}")
         for i in range(blocks, -1, -1):
             where = f"into block {i}" if i < blocks else "out of the last block"
-            lines.append(f"  {where:<20}{float(self.sums[0, i]):+.6g}")
+            lines.append(f"  {where:<24}{float(self.sums[0, i]):+.6g}")
         for kind, name, stage, amount in self.largest():
             place = "embeddings" if stage == 0 else "head" if stage > blocks else f"block {stage - 1}"
             verb = "absorbed" if amount >= 0 else "created"

@@ -7,7 +7,7 @@ from an operation's output to its inputs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -15,10 +15,15 @@ from torch import Tensor
 from .axes import per_sample, spread
 from .call import Call
 from .errors import ModelError
-from .node import node_of
+from .node import Node, node_of
 
-if TYPE_CHECKING:
-    from .ledger import Ledger
+
+class Books(Protocol):
+    """Where losses of relevance are entered (the ledger)."""
+
+    def operation(self, op: Local, incoming: Tensor, outgoing: tuple[Tensor, ...]) -> None:
+        """Enter what an operation did not pass on."""
+        ...
 
 
 class Phase:
@@ -35,7 +40,7 @@ class Phase:
         self.relevance = False
         self.keep = True
         self.masked = False
-        self.ledger: Ledger | None = None
+        self.ledger: Books | None = None
 
 
 class Local:
@@ -70,6 +75,10 @@ class Local:
         """Per-sample sums of a tensor shaped like the output, shaped to multiply it."""
         axes = self.node.axes
         return spread(per_sample(tensor, axes, self.batch), axes, self.batch)
+
+    def place(self, node: Node) -> None:
+        """Take the node of the output."""
+        self.node = node
 
     def check(self) -> None:
         """Refuse to go on with inputs that were overwritten after they were used."""
@@ -127,7 +136,7 @@ class Propagate(torch.autograd.Function):
             own = [x.detach().requires_grad_() for x in inputs]
             output: Tensor = call.run(*own)
         ctx.local, ctx.rule, ctx.phase = Local(call, own, output), rule, phase
-        call.local = ctx.local
+        call.placed = ctx.local.place
         return alias(output)
 
     @staticmethod

@@ -26,7 +26,8 @@ def require_maps(run: Run, method: str, *layers: int | None) -> None:
     sizes = {
         (r.probabilities.shape[r.query], r.probabilities.shape[r.key]) for r in records if r.probabilities is not None
     }
-    if len(sizes) > 1 or any(q != k for q, k in sizes):
+    crossing = any(r.axes[r.query] != r.axes[r.key] for r in records)
+    if len(sizes) > 1 or crossing:
         raise ModelError(
             f"The model's attentions are between different sets of tokens ({sorted(sizes)}), which '{method}' does not "
             "roll up. Input-level methods (conservative-lrp, gradient-x-input) work."

@@ -62,7 +62,8 @@ class Run:
         self.boundaries = self._boundaries()
         self.ledger: Ledger | None = trace.ledger
         if rulebook.phase is not None:
-            self.ledger = rulebook.phase.ledger = Ledger(trace.batch)
+            self.ledger = Ledger(trace.batch)
+            rulebook.phase.ledger = self.ledger
 
     # -- structure -------------------------------------------------------------------------------------------
 
@@ -99,7 +100,7 @@ class Run:
         for source in self.trace.sources:
             if source.name and (embedded is None or source.embedded == embedded):
                 return source
-        kind = "an embedding of an integer input" if embedded else "a floating-point input"
+        kind = "embedding of an integer input" if embedded else "floating-point input"
         raise InputError(
             f"Relevance has nowhere to go: the model has no {kind}. Give the model its float inputs "
             "(for example inputs_embeds or pixel_values), or choose another `at`."
@@ -135,11 +136,12 @@ class Run:
                 hook.remove()
         return [torch.zeros_like(t) if g is None else g for t, g in zip(tensors, found, strict=True)]
 
-    def settle(self, gradient: bool) -> Tensor | None:
+    def settle(self, gradient: bool, end: Tensor | None = None) -> Tensor | None:
         """Turn what passed the block boundaries into relevance there, and close the ledger.
 
         Args:
             gradient: whether the last backward carried gradients (relevance is then gradient x value).
+            end: the tensor at which it ended.
 
         Returns:
             Relevance entering each block, ``[batch, blocks, tokens]``.
@@ -154,7 +156,8 @@ class Run:
             sums = [
                 per_sample(precise(b.relevance), b.node.axes, self.trace.batch) for b in met if b.relevance is not None
             ]
-            self.ledger.close(total, sums, [b.node.seq for b in met])
+            floor = 0 if end is None else node_of(end).seq
+            self.ledger.close(total, sums, [b.node.seq for b in met], floor)
         layers = [self.per_token(precise(b.relevance), b.node.axes) for b in met[:-1] if b.relevance is not None]
         return torch.stack(layers, 1) if len({t.shape for t in layers}) == 1 else None
 
@@ -183,6 +186,19 @@ def _write(boundary: Boundary) -> Callable[[Tensor], None]:
         boundary.relevance = value.detach()
 
     return hook
+
+
+@contextlib.contextmanager
+def clean_buffers(model: nn.Module) -> Iterator[None]:
+    """Free buffers that the model itself writes to in its forward from the trace that wrote them."""
+    try:
+        yield
+    finally:
+        for buffer in model.buffers():
+            if hasattr(buffer, "_whence"):
+                buffer.detach_()
+                del buffer._whence
+                del buffer._whence_maker  # type: ignore[attr-defined]  # set beside the node
 
 
 @contextlib.contextmanager

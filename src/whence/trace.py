@@ -5,7 +5,7 @@ kind of operation this is, asks the rulebook for the rule of that kind, and note
 residual additions, sources, what had a rule and what had not.
 
 The model is not touched. Parameters enter each operation detached, so nothing about them needs to be switched
-off and on again, and two threads may explain the same model at once.
+off and on again, and two threads may explain the same model (in evaluation mode) at once.
 """
 
 from __future__ import annotations
@@ -216,8 +216,8 @@ class Trace(TorchFunctionMode):
             node.live = live if tensor.requires_grad else ()
             _inherit(call, node)
             node.kept = call.kept
-            if call.local is not None:
-                call.local.node = node
+            if call.placed is not None:
+                call.placed(node)
             attach(tensor, node)
         if call.traced and any(t.requires_grad for t in outputs):
             self.coverage.count(node, call.name, call.kind, rule)

@@ -59,7 +59,7 @@ M = TypeVar("M", bound=type[Method])
 
 
 def method(name: str) -> Callable[[M], M]:
-    """Register a method under a name.
+    """Register a method under a name; a class that is no dataclass becomes one.
 
     Example:
         >>> @whence.method("mine")
@@ -70,6 +70,8 @@ def method(name: str) -> Callable[[M], M]:
     """
 
     def register(cls: M) -> M:
+        if "__dataclass_fields__" not in vars(cls):
+            dataclass(cls)
         cls.name = name
         REGISTRY[name] = cls
         return cls

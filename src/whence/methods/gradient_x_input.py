@@ -37,7 +37,7 @@ class InputLevel(Method):
         """``[batch, tokens]``: gradient x input at the chosen place; relevance entering each block besides."""
         tensor = run.position(self.at)
         (gradient,) = run.backward([tensor])
-        layers = run.settle(gradient=True)
+        layers = run.settle(gradient=True, end=tensor)
         relevance = precise(gradient) * precise(tensor.detach())
         grid = None
         if self.at == "pixel":

@@ -86,7 +86,7 @@ class TransformerAttribution(Method):
     def read(self, run: Run) -> Reading:
         """The explained rows of the roll-up."""
         gradients, relevances = self.maps(run)
-        layers = run.settle(gradient=False)
+        layers = run.settle(gradient=False, end=run.boundaries[0].tensor if run.boundaries else None)
         weighted = [g * r for g, r in zip(gradients, relevances, strict=True)] if self.gradient else relevances
         rows = read_rows(gradients[-1])
         maps = [positive_mean(w) for w in weighted]

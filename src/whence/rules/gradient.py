@@ -148,6 +148,8 @@ def detach_gate(call: Call) -> Any:
     a, b = call.traced
     na, nb = node_of(a), node_of(b)
     if na.activated == nb.activated:
-        return 0.5 * (call.run(a.detach(), b) + call.run(a, b.detach()))
+        halves = 0.5 * (call.run(a.detach(), b) + call.run(a, b.detach()))
+        call.blocked.clear()  # each half cuts one factor, together they cut none
+        return halves
     gate = a if na.activated else b
     return call.run(*(t.detach() if t is gate else t for t in call.traced))

@@ -21,13 +21,13 @@ EPS = 1e-9
 
 
 def safe_divide(a: Tensor, b: Tensor, eps: float = EPS) -> Tensor:
-    """``a / (b + eps)``, and 0 where ``b`` is 0 (the ``safe_divide`` of Chefer et al.'s code)."""
-    return _divide(a, b.clone(), eps)
+    """``a / (b + eps)``; 0 where ``b`` is 0, ``a / eps`` where ``b`` is ``-eps`` (Chefer et al.'s ``safe_divide``)."""
+    return _divide(a, torch.where(b == -eps, torch.zeros_like(b), b) if eps else b.clone(), eps, zero=b == 0)
 
 
-def _divide(a: Tensor, b: Tensor, eps: float) -> Tensor:
+def _divide(a: Tensor, b: Tensor, eps: float, zero: Tensor | None = None) -> Tensor:
     """:func:`safe_divide`, in the memory of ``b``."""
-    zero = b == 0
+    zero = b == 0 if zero is None else zero
     b.add_(eps)
     return torch.div(a, b, out=b).masked_fill_(zero, 0.0)
 
@@ -96,7 +96,7 @@ def z_plus(
 
 def alpha_beta(apply: Bilinear, x: Tensor, w: Tensor, R: Tensor, alpha: float = 2.0, eps: float = EPS) -> Tensor:
     """``alpha`` times the positive contributions minus ``alpha - 1`` times the negative ones (Bach et al. 2015)."""
-    return alpha * z_plus(apply, x, w, R, eps) - (alpha - 1) * z_plus(apply, x, -w, R, eps)
+    return alpha * z_plus(apply, x, w, R, eps) - (alpha - 1) * z_plus(apply, x, -w, R, -eps)  # b + eps for b < 0
 
 
 def z_box(apply: Bilinear, x: Tensor, w: Tensor, R: Tensor, eps: float = EPS) -> Tensor:

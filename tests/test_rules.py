@@ -1,0 +1,92 @@
+"""Rules on their own: conservation, and a second way of computing each."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F  # as everywhere in torch code
+from hypothesis import given
+from hypothesis import strategies as st
+
+from whence.rules.relevance import EPS, alpha_beta, safe_divide, share, z_box, z_plus
+
+shapes = {
+    "rows": st.integers(1, 5),
+    "inputs": st.integers(1, 9),
+    "outputs": st.integers(1, 7),
+    "seed": st.integers(0, 999),
+}
+
+
+def layer(rows, inputs, outputs, seed):
+    g = torch.Generator().manual_seed(seed)
+    make = lambda *s: torch.randn(*s, generator=g, dtype=torch.float64)  # noqa: E731  # three tensors
+    return make(rows, inputs), make(outputs, inputs), make(rows, outputs)
+
+
+def positive_contributions(x, w, R, eps):
+    """Chefer et al. 2021a, eq. 3, entry by entry."""
+    out = torch.zeros_like(x)
+    for n in range(x.shape[0]):
+        for i in range(w.shape[0]):
+            terms = [float(x[n, j] * w[i, j]) for j in range(x.shape[1])]
+            z = sum(t for t in terms if t > 0)
+            for j, t in enumerate(terms):
+                if t > 0:
+                    out[n, j] += t / (z + eps) * float(R[n, i])
+    return out
+
+
+@given(**shapes)
+def test_z_plus_is_equation_3_entry_by_entry(rows, inputs, outputs, seed):
+    x, w, R = layer(rows, inputs, outputs, seed)
+    want = positive_contributions(x, w, R, EPS)
+    assert torch.allclose(z_plus(F.linear, x, w, R), want, rtol=1e-7, atol=1e-7 * float(R.abs().max()))
+
+
+@given(**shapes)
+def test_z_plus_conserves_where_anything_is_positive(rows, inputs, outputs, seed):
+    x, w, R = layer(rows, inputs, outputs, seed)
+    alive = ((x[:, None] * w[None]) > 1e-3).any(-1)
+    R = R * alive
+    assert torch.allclose(z_plus(F.linear, x, w, R, eps=0.0).sum(1), R.sum(1))
+
+
+@given(**shapes)
+def test_alpha_beta_is_two_positive_parts_less_one_negative(rows, inputs, outputs, seed):
+    x, w, R = layer(rows, inputs, outputs, seed)
+    want = 2 * positive_contributions(x, w, R, EPS) - positive_contributions(x, -w, R, EPS)
+    assert torch.allclose(alpha_beta(F.linear, x, w, R), want, rtol=1e-7, atol=1e-6 * float(R.abs().max()))
+
+
+@given(seed=st.integers(0, 999))
+def test_z_box_conserves_and_its_terms_are_of_one_sign(seed):
+    g = torch.Generator().manual_seed(seed)
+    x, w = (torch.randn(*s, generator=g, dtype=torch.float64) for s in ((2, 3, 6, 6), (4, 3, 2, 2)))
+    R = torch.rand(2, 4, 3, 3, generator=g, dtype=torch.float64)
+    out = z_box(lambda a, b, c=None: F.conv2d(a, b, c, stride=2), x, w, R, eps=0.0)
+    assert torch.allclose(out.sum((1, 2, 3)), R.sum((1, 2, 3)))
+    assert (out > -1e-12).all()
+
+
+@given(**shapes)
+def test_the_shares_of_a_residual_addition_conserve_and_lie_between_nothing_and_all(rows, inputs, outputs, seed):
+    a, _, R = layer(rows, inputs, inputs, seed)
+    b, _, _ = layer(rows, inputs, inputs, seed + 1)
+    s = R / (a + b)
+    sums = lambda t: t.sum(1, keepdim=True)  # noqa: E731  # per sample
+    total = R.sum(1)
+    one, two = (t.sum(1) for t in share([a * s, b * s], R, sums, eps=0.0))
+    assert torch.allclose(one + two, total, rtol=1e-6, atol=1e-9)
+    for part in (one, two):
+        assert (part * total.sign() >= -1e-9).all()
+        assert (part.abs() <= total.abs() * (1 + 1e-6) + 1e-9).all()
+
+
+def test_safe_divide_is_zero_at_zero_and_not_aware_of_sign():
+    b = torch.tensor([0.0, 2.0, -2.0, 1e-9], dtype=torch.float64)
+    got = safe_divide(torch.ones_like(b), b)
+    assert got[0] == 0
+    assert torch.allclose(got[1:], 1 / (b[1:] + 1e-9))
+    with pytest.raises(RuntimeError):
+        safe_divide(torch.ones(3), torch.ones(2))
