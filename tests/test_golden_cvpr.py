@@ -1,10 +1,15 @@
 """Transformer attribution (Chefer, Gur, Wolf, CVPR 2021) against the published code: cases 01 (ViT) and 02 (BERT)."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from helpers import EXACT, array, float32_tolerance, full_golden, golden, load_bert, load_vit, relative, traced
 
 import whence
+from whence.methods import REGISTRY
+from whence.methods.transformer_attribution import TransformerAttribution
+from whence.rules.relevance import Rules, z_box
 
 METHOD = "transformer-attribution"
 VIT, BERT = "01_cvpr21_vit", "02_cvpr21_bert"
@@ -219,3 +224,36 @@ def test_bert_attention_gradient_and_relevance_of_every_block_are_the_published_
 def test_bert_relevance_at_every_block_boundary_is_the_published_one(attention, variant):
     z = full_golden(BERT, variant)
     boundaries_agree(z, "layer", traced(load_bert(attention), tokens(z), METHOD, int(z["target"]))[1])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_vit_relevance_of_the_values_is_the_published_one(target):
+    z = full_golden(VIT, target)
+    _, run = traced(load_vit(), pixels(z), METHOD, int(z["target"]))
+    found = run.backward([r.values for r in run.trace.attentions], relevance=True)
+    for i, relevance in enumerate(found):
+        assert relative(relevance, z[f"ours_block{i}_v_cam"]) < EXACT
+
+
+class FullLRP(TransformerAttribution):
+    """The same rules down to the pixels, the first layer by z^B as in the published code."""
+
+    def rulebook(self):
+        book = super().rulebook()
+        rules = Rules(book.phase, self.eps)
+
+        def first_layer(op, R):
+            return (z_box(op.apply, op.inputs[0].detach(), op.weight, R, self.eps),)
+
+        return replace(book, rules={**book.rules, "convolution": rules(first_layer)})
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_vit_relevance_of_the_pixels_is_the_published_full_lrp(target, monkeypatch):
+    monkeypatch.setitem(REGISTRY, "full", FullLRP)
+    z = full_golden(VIT, target)
+    _, run = traced(load_vit(), pixels(z), "full", int(z["target"]))
+    (found,) = run.backward([run.source(embedded=False).tensor], relevance=True)
+    assert relative(found.sum(1), z["ours_full"]) < EXACT
+    assert relative(found, z["ours__tensor__patch__R_out"]) < EXACT
+    assert relative(found.sum(), z["ours__sum__patch__R_out"]) < EXACT

@@ -1,7 +1,7 @@
 """Conservative propagation (Ali et al., ICML 2022) against the published code: case 04.
 
-The arrays of the published code with gamma > 0 are not reproduced: its output layer uses the gamma weights without
-rescaling, so that the forward pass itself, logits included, is another one.
+With gamma > 0 the published code changes the forward pass itself, logits included: its attention output layer uses the
+gamma weights without rescaling. No option does that here; a rulebook composed below reproduces its arrays.
 """
 
 import copy
@@ -21,6 +21,8 @@ from helpers import (
 )
 
 import whence
+from whence.methods import REGISTRY
+from whence.methods.conservative_lrp import ConservativeLRP
 
 CASE = "04_icml22_ali"
 CLASSES = range(3)
@@ -168,3 +170,40 @@ def test_relevance_is_read_at_the_output_of_the_embeddings(padding):
     z = full_golden(CASE, padding)
     _, run = traced(load_attention_only_bert(), tokens(z), "conservative-lrp", 0)
     assert relative(run.position("position"), z["embedding_output"]) < EXACT
+
+
+# -- gamma > 0 -----------------------------------------------------------------------------------------------------
+
+GAMMA = 0.01
+
+
+def published_gamma(call):
+    """Their linear layers in attention: ``w + gamma w+``, rescaled to the plain value but for the output layer."""
+    x, w, b = call.args
+    name = w._whence_name
+    if "attention" not in name:
+        return call.run()
+    changed = torch.nn.functional.linear(x, w + GAMMA * w.clamp(min=0), b + GAMMA * b.clamp(min=0))
+    if "attention.output.dense" in name:
+        return changed
+    return changed * (call.run() / changed).detach()
+
+
+class Gamma(ConservativeLRP):
+    """LRP with their gamma layers."""
+
+    def rulebook(self):
+        return whence.Rulebook({**super().rulebook().rules, "linear": published_gamma})
+
+
+@pytest.mark.parametrize("c", CLASSES)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("padding", PADDING)
+def test_a_rulebook_that_changes_the_forward_as_they_do_gives_their_gamma_arrays(padding, mode, c, monkeypatch):
+    monkeypatch.setitem(REGISTRY, "gamma", Gamma)
+    z = full_golden(CASE, padding)
+    options = {"heads": False, "norms": False} if mode == "none_GI" else MODES[mode][1]
+    e = whence.explain(load_attention_only_bert(), tokens(z), "gamma", target=c, **options)
+    assert relative(e.scores[0], z[f"cl{c}_{mode}_gamma0.01__R"]) < EXACT
+    assert relative(e.logits, z[f"cl{c}_{mode}_gamma0.01__logits"]) < EXACT
+    assert relative(e.logits, z["logits"]) > 1e-3

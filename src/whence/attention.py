@@ -65,6 +65,8 @@ class AttentionRecord:
         query: the dimension of queries.
         key: the dimension of keys.
         batch: the batch axis.
+        values: the tensor that they multiply; ``None`` when fused.
+        causal: whether queries look only back.
     """
 
     probabilities: Tensor | None
@@ -72,6 +74,7 @@ class AttentionRecord:
     query: int
     key: int
     batch: Axis
+    values: Tensor | None = None
     causal: bool = False
 
     @staticmethod
@@ -90,7 +93,7 @@ class AttentionRecord:
             dims = probabilities.dim() - 2, probabilities.dim() - 1
         if dims is None or not _same(node.axes[dims[1]], node.softmax):
             return None
-        record = AttentionRecord(probabilities, node.axes, *dims, call.batch)
+        record = AttentionRecord(probabilities, node.axes, *dims, call.batch, values)
         record._check()
         first = record.arrange(probabilities.detach())[0, 0]
         record.causal = first.shape[-1] > 1 and not bool(first.triu(1).any())

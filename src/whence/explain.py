@@ -220,7 +220,7 @@ def _explanation(
         target=run.seed.index,
         coverage=run.trace.coverage,
         labels=labels,
-        streams={"image" if grid else "tokens": scores},
+        streams={_stream(run, grid): scores},
         grid=grid,
         patch_start=start,
         image_size=(int(image[0]), int(image[1])) if image is not None and grid is not None else None,
@@ -228,6 +228,13 @@ def _explanation(
         layers=None if reading.layers is None else _layers(run, reading.layers),
         heads=None if reading.heads is None else reading.heads.detach(),
     )
+
+
+def _stream(run: Run, grid: tuple[int, int] | None) -> str:
+    """What the tokens are: patches of an image, words looked up, or positions of a raw input."""
+    if grid is not None:
+        return "image"
+    return "text" if any(source.embedded for source in run.trace.sources) else "input"
 
 
 def _layers(run: Run, layers: Tensor) -> Tensor:
