@@ -90,6 +90,18 @@ def test_handwritten_model_batch_order(method):
 
 
 @methods
+def test_experts_that_gather_tokens_of_all_samples_do_not_mix_them(method):
+    model, x = tiny.mixtral(), tiny.ids()
+    e = whence.explain(model, {"input_ids": x}, method, [0, 1, 2])
+    for i in range(3):
+        one = whence.explain(model, {"input_ids": x[i : i + 1]}, method, i)
+        assert close(e.scores[i], one.scores[0]) < (2e-2 if method == "transformer-attribution" else 1e-4)
+    if e.ledger is not None:
+        assert e.ledger.imbalance.abs().max() < 1e-5
+        assert len(e.ledger.sums) == 3
+
+
+@methods
 @pytest.mark.parametrize("family", ["bert", "vit", "llama", "gpt2", "encoder", "handwritten"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
 def test_the_traced_forward_is_the_plain_forward(method, family, dtype, tolerance):

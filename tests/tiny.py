@@ -12,6 +12,8 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     LlamaForSequenceClassification,
+    MixtralConfig,
+    MixtralForSequenceClassification,
     ViTConfig,
     ViTForImageClassification,
 )
@@ -58,6 +60,16 @@ def gpt2(layers: int = 2, heads: int = 4, implementation: str = "sdpa", seed: in
         eos_token_id=2, initializer_range=0.3, attn_implementation=implementation,
     )  # fmt: skip
     return GPT2LMHeadModel(config).eval()
+
+
+def mixtral(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    config = MixtralConfig(
+        vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        intermediate_size=24, num_local_experts=4, num_labels=3, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        max_position_embeddings=40, initializer_range=0.3,
+    )  # fmt: skip
+    return MixtralForSequenceClassification(config).eval()
 
 
 class Encoder(nn.Module):

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .errors import ModelError
+from .errors import SamplesMixedError
 
 
 class Part(NamedTuple):
@@ -51,6 +51,10 @@ PERMUTING = {
 RESHAPING = {"view", "reshape", "flatten", "unflatten", "view_as", "reshape_as", "squeeze", "unsqueeze"}
 REDUCING = {"mean", "sum", "amax", "amin", "var", "std", "norm", "vector_norm", "prod", "logsumexp", "argmax"}
 SPLITTING = {"split", "chunk", "tensor_split", "split_with_sizes", "unbind"}
+CREATING = {
+    "new_zeros", "new_ones", "new_full", "new_empty", "new_tensor", "zeros_like", "ones_like", "full_like",
+    "empty_like", "rand_like", "randn_like",
+}  # fmt: skip
 EXPANDING = {"expand", "expand_as", "broadcast_to", "repeat", "tile"}
 
 
@@ -195,6 +199,8 @@ def follow(
     out = shapes[0]
     rest = args[1:]
     found: Axes | None = None
+    if name in CREATING:  # a tensor of the same shape is not made of the same tokens
+        return [guess(s, (), batch) for s in shapes]
     if name in PERMUTING:
         found = tuple(axes[i] for i in _distinct(func, len(axes), rest, kwargs))
     elif name in RESHAPING:
@@ -238,6 +244,7 @@ def follow(
         found = broadcast(out, known)
     if found is None or len(found) != len(out):
         return [guess(s, known, batch) for s in shapes]
+    found = tuple(dim if dim or n == 1 else fresh(n) for dim, n in zip(found, out, strict=True))  # from a constant
     return [found, *(guess(s, [(found, out)], batch) for s in shapes[1:])]
 
 
@@ -321,7 +328,7 @@ def arrange(tensor: Tensor, axes: Axes, batch: Axis, dims: Sequence[int] = ()) -
         moved, split = unmerge(moved, tuple(axes[i] for i in rest), batch)
         at = next((i for i, dim in enumerate(split) if dim == (batch,)), None)
         if at is None:
-            raise ModelError(
+            raise SamplesMixedError(
                 "The samples of the batch cannot be told apart inside the model (an operation mixes the batch with "
                 "other axes in a way that is not followed). Explain one sample at a time."
             )

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 #: Kinds of operation for which the plain gradient is the rule: they are linear in what they are given.
 EXACT = {
-    "structural", "selecting", "identity", "linear", "convolution", "reduce", "scale", "add", "shift-by-constant",
-    "center", "discrete",
+    "structural", "selecting", "extreme", "identity", "linear", "convolution", "reduce", "scale", "add",
+    "shift-by-constant", "center", "discrete",
 }  # fmt: skip
 
 

@@ -23,5 +23,9 @@ class ModelError(WhenceError):
     """The model does something that the method cannot be right about."""
 
 
+class SamplesMixedError(ModelError):
+    """The samples of a batch cannot be told apart somewhere inside the model."""
+
+
 class NumericalError(WhenceError):
     """A NaN or an infinity was met; the message names where it first appears."""

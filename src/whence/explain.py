@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .axes import Dim
 from .diagnosis import first_bad_value
-from .errors import InputError, NumericalError
+from .errors import InputError, NumericalError, SamplesMixedError
 from .explanation import Explanation
 from .ledger import Ledger
 from .methods import Method, Reading, create
@@ -52,21 +52,60 @@ def explain(
         raise InputError(f"The model is {type(model).__name__}; Whence explains torch.nn.Module objects.")
     original: nn.Module = getattr(model, "_orig_mod", model)  # torch.compile wraps the module it was given
     args, kwargs, batch = _prepare(original, inputs)
+    try:
+        return _explain(original, args, kwargs, batch, chosen, target, options)
+    except SamplesMixedError:  # experts that gather tokens of all samples, for instance
+        if batch == 1:
+            raise
+        each = [_sample((args, kwargs), batch, i) for i in range(batch)]
+        targets = [target] * batch if target is None or callable(target) else _each(target, batch)
+        return Explanation.join(
+            [
+                _explain(original, *given, 1, create(method, options), t, options)
+                for given, t in zip(each, targets, strict=True)
+            ]
+        )
+
+
+def _explain(
+    model: nn.Module,
+    args: list[Any],
+    kwargs: dict[str, Any],
+    batch: int,
+    method: Method,
+    target: Target,
+    options: dict[str, Any],
+) -> Explanation:
     mask = _padding(kwargs)
-    labels = _labels(original)
+    labels = _labels(model)
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
-        stack.enter_context(evaluating(original))
-        stack.enter_context(clean_buffers(original))
-        stack.enter_context(_eager(original))
-        run = _forward(original, args, kwargs, batch, chosen, target, mask, labels)
-        reading = chosen.read(run)
+        stack.enter_context(evaluating(model))
+        stack.enter_context(clean_buffers(model))
+        stack.enter_context(_eager(model))
+        run = _forward(model, args, kwargs, batch, method, target, mask, labels)
+        reading = method.read(run)
     scores = run.zero_padding(reading.scores.detach())
     if not torch.isfinite(scores).all():
-        where = first_bad_value(original, args, kwargs)
-        raise NumericalError(f"The scores of '{method}' are not finite although the model's output is: {where}")
-    return _explanation(run, reading, scores, chosen, options, labels)
+        where = first_bad_value(model, args, kwargs)
+        raise NumericalError(f"The scores of '{method.name}' are not finite although the model's output is: {where}")
+    return _explanation(run, reading, scores, method, options, labels)
+
+
+def _sample(inputs: tuple[list[Any], dict[str, Any]], batch: int, i: int) -> tuple[list[Any], dict[str, Any]]:
+    """The inputs of one sample."""
+
+    def cut(value: Any) -> Any:
+        return value[i : i + 1] if isinstance(value, Tensor) and value.dim() and len(value) == batch else value
+
+    return [cut(v) for v in inputs[0]], {k: cut(v) for k, v in inputs[1].items()}
+
+
+def _each(target: Any, batch: int) -> list[Any]:
+    """A target per sample."""
+    items = target.tolist() if isinstance(target, Tensor) else target
+    return [items] * batch if isinstance(items, int | str) else [[item] for item in items]
 
 
 # -- inputs ------------------------------------------------------------------------------------------------------

@@ -79,6 +79,23 @@ class Explanation:
     def __iter__(self) -> Iterator[Explanation]:
         return (self[i] for i in range(len(self)))
 
+    @staticmethod
+    def join(parts: list[Explanation]) -> Explanation:
+        """The explanation of a batch whose samples were explained one by one."""
+
+        def all_of(name: str) -> Any:
+            values = [getattr(part, name) for part in parts]
+            return None if any(v is None for v in values) else torch.cat(values)
+
+        ledgers = [part.ledger for part in parts if part.ledger is not None]
+        tensors = ("scores", "special", "logits", "prediction", "target", "layers", "heads")
+        return replace(
+            parts[0],
+            streams={name: torch.cat([part.streams[name] for part in parts]) for name in parts[0].streams},
+            ledger=Ledger.join(ledgers) if len(ledgers) == len(parts) else None,
+            **{name: all_of(name) for name in tensors},
+        )
+
     @property
     def patches(self) -> Tensor:
         """``[B, h, w]``: the scores of the image's patches."""

@@ -23,7 +23,8 @@ kind                   operation
 ``gated``              an activation of the form x g(x): GELU, SiLU, ReLU
 ``activation``         any other elementwise function: tanh, sigmoid, pow
 ``reduce``             a mean, a sum, a pooling
-``selecting``          picking tokens or entries
+``selecting``          picking tokens or entries by their place
+``extreme``            picking entries by their size: maximum, top-k, sorting
 ``structural``         moving, joining, copying entries
 ``identity``           dropout in evaluation
 ``discrete``           comparisons, arg-max: no derivative
@@ -40,6 +41,7 @@ _BY_NAME: dict[str, str] = {}
 for _kind, _names in {
     "structural": ops.STRUCTURAL,
     "selecting": ops.SELECTING,
+    "extreme": ops.EXTREMES,
     "linear": ops.LINEAR,
     "convolution": ops.CONVOLUTIONS,
     "norm": ops.NORMS,

@@ -62,7 +62,7 @@ class Ledger:
         Returns a function to call with the operation's output, or ``None`` if nothing can be lost there.
         """
         constant = _constant(call)
-        exact = call.kind in EXACT or getattr(rule, "conserves", False)
+        exact = (call.kind in EXACT and call.name != "batch_norm") or getattr(rule, "conserves", False)
         if constant is None and exact:
             return None
         watched: list[Tensor] = []
@@ -171,6 +171,23 @@ class Ledger:
         one._marks = self._marks
         return one
 
+    @staticmethod
+    def join(ledgers: list[Ledger]) -> Ledger:
+        """The ledger of a batch that was explained one by one; an operation that a sample did not meet took nothing."""
+        joined = Ledger(Axis(len(ledgers)))
+        joined.total = torch.cat([x.total for x in ledgers])
+        joined.sums = torch.cat([x.sums for x in ledgers])
+        joined._marks = ledgers[0]._marks
+        ends = [*joined._marks, 1 + max(joined._marks, default=0)]  # a place inside each stage
+        amounts: dict[tuple[int, str], Entry] = {}
+        for i, ledger in enumerate(ledgers):
+            for x in ledger.entries:
+                seq = x.seq if ledger._marks == joined._marks else ends[ledger.stage(x)]
+                entry = amounts.setdefault((seq, x.kind), Entry(seq, x.kind, x.name, torch.zeros_like(joined.total)))
+                entry.amount[i] += x.amount[0]
+        joined.entries = sorted(amounts.values(), key=lambda entry: entry.seq)
+        return joined
+
     def __repr__(self) -> str:
         blocks = self.sums.shape[1] - 1
         lines = [f"Ledger of {self.batch.size} sample(s), {max(blocks, 0)} blocks; sample 0:"]
@@ -188,10 +205,8 @@ class Ledger:
 def _constant(call: Call) -> Tensor | None:
     """The constant that an otherwise linear operation adds to its output, shaped to be added to it."""
     if call.kind in ("linear", "convolution", "norm"):
-        position = {"linear": 2, "addmm": 0, "layer_norm": 3, "batch_norm": 4}.get(call.name, 2)
-        if call.name in ("matmul", "mm", "bmm", "einsum", "rms_norm"):
-            return None
-        bias = call.argument(position, "bias")
+        position = {"linear": 2, "addmm": 0, "layer_norm": 3}.get(call.name, 2 if call.kind == "convolution" else None)
+        bias = None if position is None else call.argument(position, "bias")
         if not isinstance(bias, Tensor) or bias.requires_grad:
             return None
         return bias.reshape(-1, *(1,) * (call.traced[0].dim() - 2)) if call.kind == "convolution" else bias

@@ -26,6 +26,7 @@ class Node:
         softmax: the axis over which it sums to one, if it is a softmax.
         linear_uses, other_uses: how many linear layers, and how many other operations, read it.
         kept: whether a rule still needs the value that it has now.
+        moved: whether the tensor was given other memory before it was overwritten.
     """
 
     __slots__ = (
@@ -37,6 +38,7 @@ class Node:
         "linear",
         "linear_uses",
         "live",
+        "moved",
         "other_uses",
         "parents",
         "root",
@@ -60,6 +62,7 @@ class Node:
         self.linear_uses = 0
         self.other_uses = 0
         self.kept = False
+        self.moved = False
 
     def between(self, ancestor: Node) -> list[Node] | None:
         """This node and those between it and an ancestor; ``None`` if it is no ancestor."""

@@ -83,8 +83,9 @@ STRUCTURAL = {
 }  # fmt: skip
 
 #: Pick a stretch or one entry: as above, but what is not picked gets no relevance.
-SELECTING = {"getitem", "select", "index_select", "max", "amax", "amin", "min", "topk", "sort", "max_pool2d",
-             "max_pool1d", "adaptive_max_pool2d", "maximum", "minimum"}  # fmt: skip
+SELECTING = {"getitem", "select", "index_select"}
+EXTREMES = {"max", "amax", "amin", "min", "topk", "sort", "max_pool2d", "max_pool1d", "adaptive_max_pool2d", "maximum",
+            "minimum", "kthvalue", "median"}  # fmt: skip
 
 #: Weighted sums with fixed weights and no bias.
 REDUCING = {"sum", "mean", "avg_pool", "cumsum", "interpolate", "upsample", "nansum", "trapezoid", "fold"}
@@ -94,7 +95,7 @@ LINEAR = {"linear", "addmm", "batch_norm"}
 CONVOLUTIONS = {"conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d"}
 
 #: Products of two tensors; linear where one of them is a constant.
-PRODUCTS = {"matmul", "mm", "bmm", "einsum", "mv", "inner", "tensordot", "dot"}
+PRODUCTS = {"matmul", "mm", "bmm", "einsum", "mv", "inner", "tensordot", "dot", "_grouped_mm"}
 
 #: Elementwise functions of one tensor.
 ACTIVATIONS = {

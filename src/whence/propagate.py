@@ -82,7 +82,10 @@ class Local:
 
     def check(self) -> None:
         """Refuse to go on with inputs that were overwritten after they were used."""
-        if [x._version for x in self.inputs] != self._versions:
+        now = [
+            old if n.moved else x._version for x, n, old in zip(self.inputs, self.nodes, self._versions, strict=True)
+        ]
+        if now != self._versions:
             raise ModelError(
                 f"The model overwrites an input of '{self.name}' in place after using it, so that its relevance cannot "
                 "be computed. Replace the in-place operation (x += y, x.mul_(y)) by x = x + y, x = x * y."

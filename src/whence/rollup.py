@@ -26,11 +26,14 @@ def require_maps(run: Run, method: str, *layers: int | None) -> None:
     sizes = {
         (r.probabilities.shape[r.query], r.probabilities.shape[r.key]) for r in records if r.probabilities is not None
     }
-    crossing = any(r.axes[r.query] != r.axes[r.key] for r in records)
-    if len(sizes) > 1 or crossing:
+    tokens = run.tokens()
+    crossing = any(r.axes[r.query] != tokens or r.axes[r.key] != tokens for r in records)
+    windowed = bool(run.boundaries) and tokens not in run.boundaries[0].node.axes
+    if len(sizes) > 1 or crossing or windowed:
         raise ModelError(
-            f"The model's attentions are between different sets of tokens ({sorted(sizes)}), which '{method}' does not "
-            "roll up. Input-level methods (conservative-lrp, gradient-x-input) work."
+            f"The model's attentions are between different sets of tokens (queries and keys: {sorted(sizes)}), or "
+            f"inside windows of them, which '{method}' does not roll up. Input-level methods (conservative-lrp, "
+            "gradient-x-input) work."
         )
     for layer in layers:
         if layer is not None and not -len(records) <= layer < len(records):

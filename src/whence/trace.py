@@ -163,8 +163,9 @@ class Trace(TorchFunctionMode):
         if call.kind == "mix" and record is None:
             call.kind = "matmul" if len(call.traced) > 1 else "linear"
         rule = self.rules.get(call.kind) if call.traced else None
-        if call.inplace and call.nodes[0] is not None and call.nodes[0].kept:
-            call.args[0].data = call.args[0].detach().clone()
+        if call.inplace and call.nodes[0] is not None and call.nodes[0].kept and not call.args[0]._is_view():
+            call.args[0].data = call.args[0].detach().clone()  # who needs the old value keeps the old memory
+            call.nodes[0].moved = True
         watched = self.ledger.watch(call, rule) if self.ledger is not None and call.traced else None
         if rule is None:
             result = call.run()
@@ -197,8 +198,9 @@ class Trace(TorchFunctionMode):
         return Node(self._seq, kind, parents, axes, self.batch)
 
     def _follow(self, call: Call, outputs: list[Tensor]) -> list[Axes]:
+        """Axes of the outputs; beside tensors that depend on the input, constants have no say."""
         known: list[Known] = [
-            (n.axes if n is not None else ((),) * t.dim(), t.shape)
+            (n.axes if n is not None and (t.requires_grad or not call.traced) else ((),) * t.dim(), t.shape)
             for t, n in zip(call.tensors, call.nodes, strict=True)
         ]
         return follow(call.name, call.func, call.args, call.kwargs, known, [t.shape for t in outputs], self.batch)

@@ -40,7 +40,7 @@ class InputLevel(Method):
         layers = run.settle(gradient=True, end=tensor)
         relevance = precise(gradient) * precise(tensor.detach())
         grid = None
-        if self.at == "pixel":
+        if any(tensor is source.tensor and not source.embedded for source in run.trace.sources):
             scores, grid = _raw(relevance)
         else:
             scores = run.per_token(relevance, node_of(tensor).axes)

@@ -153,6 +153,8 @@ class Rules:
         def run(call: Call) -> Tensor:
             out: Tensor = Propagate.apply(call, rule, self.phase, *call.traced)
             call.kept = True
+            for tensor in call.traced:
+                node_of(tensor).kept = True
             return out
 
         run.__name__ = rule.__name__
