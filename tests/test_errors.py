@@ -232,3 +232,23 @@ def test_a_model_that_could_not_be_trained_either():
             return self.head(torch.relu_(self.embed(input_ids) * 2).add_(1.0).mul_(2.0))[:, 0]
 
     refused(whence.ModelError, "in place", Relu(), words(), "gradient-x-input")
+
+
+class ReadsPadding(nn.Module):
+    """Answers from the last position, whether it is padding or not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner = tiny.Encoder()
+
+    def forward(self, input_ids, attention_mask):
+        return self.inner.head(self.inner.encoder(self.inner.embed(input_ids))[:, -1])
+
+
+def test_a_model_that_reads_its_padding_is_spoken_of():
+    batch = tiny.padded([7, 4, 4])
+    batch.pop("position_ids")
+    with pytest.warns(whence.WhenceWarning, match=r"reads its padding: \d+% of the relevance"):
+        e = whence.explain(ReadsPadding().eval(), batch)
+    assert (e.scores[1, 4:] == 0).all()

@@ -7,6 +7,7 @@ from .errors import (
     NumericalError,
     TargetError,
     WhenceError,
+    WhenceWarning,
 )
 from .explain import explain
 from .explanation import Explanation
@@ -28,6 +29,7 @@ __all__ = [
     "Run",
     "TargetError",
     "WhenceError",
+    "WhenceWarning",
     "explain",
     "method",
     "methods",

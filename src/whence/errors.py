@@ -7,6 +7,10 @@ class WhenceError(Exception):
     """Base of all errors raised by Whence."""
 
 
+class WhenceWarning(UserWarning):
+    """Something about the model or the inputs that makes an explanation less than it seems."""
+
+
 class MethodError(WhenceError):
     """The method's name or one of its options is unknown or out of range."""
 

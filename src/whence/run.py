@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from .axes import Axes, Dim, per_sample, per_token, precise
 from .call import Rule
-from .errors import InputError, ModelError
+from .errors import InputError, ModelError, WhenceWarning
 from .ledger import Ledger
 from .node import Node, Residual, Source, node_of
 from .propagate import Phase
@@ -175,9 +176,17 @@ class Run:
         return per_token(relevance, axes, self.trace.batch, self.tokens())
 
     def zero_padding(self, scores: Tensor) -> Tensor:
-        """Padding scores exactly 0."""
+        """Padding scores exactly 0; a model that reads its padding all the same is spoken of."""
         if self.mask is None or self.mask.shape != scores.shape:
             return scores
+        share = float(scores[self.mask].abs().sum() / scores.abs().sum().clamp(min=1e-30))
+        if share > 1e-3:
+            warnings.warn(
+                f"The model reads its padding: {share:.0%} of the relevance lay there and is left out. Pad on the side that "
+                "the model expects, or explain each sample without padding.",
+                WhenceWarning,
+                stacklevel=3,
+            )
         return scores.masked_fill(self.mask, 0.0)
 
 
