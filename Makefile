@@ -35,7 +35,7 @@ bench: $(READY)
 	@$(BIN)/python benchmarks/cost.py
 
 demo: $(READY)
-	@echo "Explaining a sentence and a picture with small models built on the spot"
+	@echo "Training a small Transformer and asking where its answers come from"
 	@$(BIN)/python -m whence.demo
 
 clean:

@@ -20,8 +20,8 @@ kind                   operation
 ``norm``               layer_norm, rms_norm
 ``center``             a tensor minus a statistic of itself (a norm written out)
 ``normalise``          a tensor times or over a statistic of itself (a norm written out), any quotient
-``gated``              an activation of the form x g(x): GELU, SiLU, ReLU
-``activation``         any other elementwise function: tanh, sigmoid, pow
+``gated``              an activation of the form x g(x): GELU, SiLU, ReLU, a power
+``activation``         any other elementwise function: tanh, sigmoid, exp
 ``reduce``             a mean, a sum, a pooling
 ``selecting``          picking tokens or entries by their place
 ``extreme``            picking entries by their size: maximum, top-k, sorting

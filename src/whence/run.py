@@ -182,8 +182,8 @@ class Run:
         share = float(scores[self.mask].abs().sum() / scores.abs().sum().clamp(min=1e-30))
         if share > 1e-3:
             warnings.warn(
-                f"The model reads its padding: {share:.0%} of the relevance lay there and is left out. Pad on the side that "
-                "the model expects, or explain each sample without padding.",
+                f"The model reads its padding: {share:.0%} of the relevance lay there and is left out. Pad on the side "
+                "that the model expects, or explain each sample without padding.",
                 WhenceWarning,
                 stacklevel=3,
             )

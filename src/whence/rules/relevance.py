@@ -22,12 +22,12 @@ EPS = 1e-9
 
 def safe_divide(a: Tensor, b: Tensor, eps: float = EPS) -> Tensor:
     """``a / (b + eps)``; 0 where ``b`` is 0, ``a / eps`` where ``b`` is ``-eps`` (Chefer et al.'s ``safe_divide``)."""
-    return _divide(a, torch.where(b == -eps, torch.zeros_like(b), b) if eps else b.clone(), eps, zero=b == 0)
+    return torch.where(b == 0, torch.zeros_like(a), a / torch.where(b == -eps, eps, b + eps))
 
 
-def _divide(a: Tensor, b: Tensor, eps: float, zero: Tensor | None = None) -> Tensor:
-    """:func:`safe_divide`, in the memory of ``b``."""
-    zero = b == 0 if zero is None else zero
+def _divide(a: Tensor, b: Tensor, eps: float) -> Tensor:
+    """:func:`safe_divide`, in the memory of ``b`` (which is never exactly ``-eps``)."""
+    zero = b == 0
     b.add_(eps)
     return torch.div(a, b, out=b).masked_fill_(zero, 0.0)
 
@@ -192,7 +192,7 @@ class Rules:
 
     def deep_taylor(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
         """``R_j = sum_i x_j dy_i/dx_j R_i / y_i`` (Chefer et al. 2021a, eq. 1): whatever has no other rule."""
-        grads = op.vjp(safe_divide(R, op.output, self.eps))
+        grads = op.vjp(_divide(R, op.output.clone(), self.eps))
         return tuple(x.detach() * g for x, g in zip(op.inputs, grads, strict=True))
 
     def linear(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
