@@ -13,9 +13,9 @@ SOURCE = Path(whence.__file__).parent
 
 #: from the ground up: a module imports only what stands before it
 ORDER = [
-    "errors", "axes", "node", "call", "coverage", "operations", "kinds", "attention", "propagate", "ledger", "trace",
-    "target", "diagnosis", "run", "rollup", "rules", "rules.gradient", "rules.relevance", "methods", "explanation",
-    "explain", "demo",
+    "errors", "magnitudes", "axes", "node", "call", "coverage", "operations", "kinds", "attention", "propagate",
+    "ledger", "trace", "target", "diagnosis", "run", "rollup", "rules", "rules.gradient", "rules.relevance", "methods",
+    "explanation", "explain", "demo",
 ]  # fmt: skip
 
 

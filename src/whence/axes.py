@@ -338,6 +338,10 @@ def arrange(tensor: Tensor, axes: Axes, batch: Axis, dims: Sequence[int] = ()) -
 
 def per_sample(tensor: Tensor, axes: Axes, batch: Axis) -> Tensor:
     """Sum a tensor over everything but the batch: ``[batch]``."""
+    if batch.size == 1:
+        return tensor.sum().reshape(1)
+    if axes[:1] == ((batch,),):
+        return tensor.reshape(batch.size, -1).sum(1)
     return arrange(tensor, axes, batch).sum(1)
 
 

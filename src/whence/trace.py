@@ -147,6 +147,7 @@ class Trace(TorchFunctionMode):
         constant = self._constants.get(id(tensor))
         if constant is None:
             constant = self._constants[id(tensor)] = tensor.detach()
+            constant._whence_parameter = tensor  # type: ignore[attr-defined]  # what depends on weights alone is kept
             constant._whence_name = self.names.get(id(tensor), "")  # type: ignore[attr-defined]  # for messages
         return constant
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..call import Call
+from ..magnitudes import magnitudes
 from ..node import Node, node_of
 from ..propagate import Bypass, Local, Phase, Propagate, RelevanceRule
 
@@ -178,9 +179,11 @@ class Rules:
     def softmax(self, call: Call) -> Tensor:
         """The identity; a mask that hides nothing, and that the model therefore left out, is added all the same.
 
-        (The published BERT code always adds it, with the stabiliser that goes with every addition.)
+        (The published BERT code always adds it, with the stabiliser that goes with every addition. It is below the
+        resolution of any type but float64.)
         """
-        if not self.phase.masked or node_of(call.traced[0]).kind == "shift-by-constant":
+        scores = call.traced[0]
+        if not self.phase.masked or scores.dtype != torch.float64 or node_of(scores).kind == "shift-by-constant":
             return self.identity(call)
         return self(self.add_nothing)(call)
 
@@ -208,7 +211,10 @@ class Rules:
         return (relevance,)
 
     def _absolute(self, w: Tensor) -> Tensor:
-        """``|w|``, in a buffer that the next weight of this shape overwrites (fresh memory is what costs)."""
+        """``|w|``: kept from earlier explanations, or in a buffer that the next weight of this shape overwrites."""
+        kept = magnitudes.of(w._whence_parameter) if hasattr(w, "_whence_parameter") else None
+        if kept is not None:
+            return kept
         key = (w.shape, w.dtype, w.device)
         if key not in self._scratch:
             self._scratch[key] = torch.empty_like(w)
