@@ -263,6 +263,35 @@ def test_in_place_operations_are_the_same_as_their_copies(method):
     close(a.scores, b.scores, 1e-7 if method == "transformer-attribution" else 1e-12)
 
 
+class Hyper(nn.Module):
+    """A layer whose weight, not whose input, depends on the tokens."""
+
+    def __init__(self, by: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.query, self.head, self.by = (
+            nn.Embedding(60, 8),
+            nn.Parameter(torch.rand(5, 8)),
+            nn.Linear(5, 3),
+            by,
+        )
+        self.inner = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+
+    def forward(self, input_ids):
+        w = self.inner(self.embed(input_ids))[:, 0]
+        y = F.linear(self.query, w) if self.by == "linear" else self.query @ w.mT
+        return self.head(y.mT)
+
+
+@pytest.mark.parametrize("method", tiny.METHODS)
+def test_a_weight_that_depends_on_the_input_is_not_taken_for_a_constant(method):
+    a, b = (whence.explain(Hyper(by).double().eval(), tiny.ids(1), method, 1).scores for by in ("linear", "matmul"))
+    if method == "transformer-attribution":  # eq. 1 for the one, eq. 3 for the other: the same tokens, other shares
+        assert a.shape == b.shape
+    else:
+        close(a, b)
+
+
 class Custom(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from . import operations as ops
 from .axes import per_sample, spread
 from .call import Call
 from .errors import ModelError
@@ -43,6 +44,9 @@ class Phase:
         self.ledger: Books | None = None
 
 
+LinearParts = tuple[Tensor | None, Tensor | None, Callable[..., Tensor] | None]
+
+
 class Local:
     """One operation at the time of the backward: its inputs, its output, its vector-Jacobian product.
 
@@ -54,7 +58,7 @@ class Local:
         weight, bias, apply: for a linear operation, its constants and the bilinear map (input, weight) -> output.
     """
 
-    def __init__(self, call: Call, inputs: list[Tensor], output: Tensor) -> None:
+    def __init__(self, call: Call, inputs: list[Tensor], output: Tensor, parts: LinearParts) -> None:
         self.inputs = inputs
         self.result = output  # with its own small graph
         self.output = output.detach()
@@ -63,12 +67,14 @@ class Local:
         self.name = call.name
         self.nodes = [node_of(t) for t in call.traced]
         self.node = self.nodes[0]  # of the output, once the trace has made it
-        self.weight, self.bias, self.apply = _linear_parts(call)
+        self.weight, self.bias, self.apply = parts
         self.is_bias = any(t.dim() and t.numel() == t.shape[-1] for t in call.tensors if not t.requires_grad)
         self._versions = [x._version for x in inputs]
 
     def vjp(self, cotangent: Tensor) -> tuple[Tensor, ...]:
         """The vector-Jacobian product of the operation itself."""
+        if self.apply is torch.nn.functional.linear and self.weight is not None:
+            return (torch.matmul(cotangent, self.weight),)
         return torch.autograd.grad(self.result, self.inputs, cotangent, retain_graph=True)
 
     def sums(self, tensor: Tensor) -> Tensor:
@@ -92,10 +98,15 @@ class Local:
             )
 
 
-def _linear_parts(call: Call) -> tuple[Tensor | None, Tensor | None, Callable[..., Tensor] | None]:
+_INPUT = {"addmm": 1}  # where an operation has its input, if not first
+
+
+def _linear_parts(call: Call) -> LinearParts:
     """Weight, bias and the map (input, weight, bias) -> output of a linear operation."""
     if call.kind not in ("linear", "convolution") or len(call.traced) != 1:
         return None, None, None
+    if call.name not in ops.PRODUCTS and call.argument(_INPUT.get(call.name, 0), "input") is not call.traced[0]:
+        return None, None, None  # the weight depends on the input, not what it multiplies
     func, name = call.func, call.name
     if name == "addmm":
         return call.args[2], call.args[0], lambda a, w, b=None: torch.mm(a, w) if b is None else torch.addmm(b, a, w)
@@ -135,10 +146,12 @@ class Propagate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Call, rule: RelevanceRule, phase: Phase, *inputs: Tensor) -> Tensor:
         """The operation's value; its small graph is kept for the backward."""
-        with torch.enable_grad():
+        parts = _linear_parts(call)
+        direct = parts[2] is torch.nn.functional.linear  # a linear layer needs no graph of its own
+        with torch.set_grad_enabled(not direct):
             own = [x.detach().requires_grad_() for x in inputs]
             output: Tensor = call.run(*own)
-        ctx.local, ctx.rule, ctx.phase = Local(call, own, output), rule, phase
+        ctx.local, ctx.rule, ctx.phase = Local(call, own, output, parts), rule, phase
         call.placed = ctx.local.place
         return alias(output)
 
