@@ -15,7 +15,8 @@ Where the published code differs:
 
 Ablations (paper, table 3): without gradients ``gradient=False``; one block only ``block=-1`` (last) or ``block=1``.
 
-Cost: one forward, a backward of gradients and one of relevance (about two plain backwards).
+Cost: one forward, a backward of gradients and one of relevance (about three plain backwards), and a copy of the linear
+layers' weights in memory (their magnitudes, kept between explanations up to 1 GiB).
 """
 
 from __future__ import annotations
