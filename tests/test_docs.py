@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from whence.methods import REGISTRY
+
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 FENCE = re.compile(r"```python\n(.*?)```\n((?:\n| {4}[^\n]*\n)*)", re.DOTALL)
 NUMBER = re.compile(r"[-+]?\d+\.?\d*(?:e[-+]?\d+)?")
@@ -27,6 +29,16 @@ def blocks(path: Path) -> list[tuple[str, str]]:
     return FENCE.findall(path.read_text())
 
 
+@pytest.fixture
+def own_methods():
+    """Methods that an example registers are gone after it."""
+    before = dict(REGISTRY)
+    yield
+    REGISTRY.clear()
+    REGISTRY.update(before)
+
+
+@pytest.mark.usefixtures("own_methods")
 @pytest.mark.parametrize("path", sorted(p for p in DOCS.glob("*.md") if blocks(p)), ids=lambda p: p.name)
 def test_the_examples_run_and_print_what_is_written(path):
     scope: dict = {}
