@@ -32,7 +32,6 @@ STEPS = {
     "unbind": lambda x: x.unbind(-1)[0] if x.dim() > 3 else x,
     "linear": lambda x: nn.functional.linear(x, torch.ones(6, x.shape[-1])),
     "matmul": lambda x: x @ x.mT if x.dim() > 1 else x,
-    "softmax": lambda x: x.softmax(-1),
     "gelu": lambda x: nn.functional.gelu(x),
     "mean": lambda x: x.mean(-1) if x.dim() > 3 else x,
     "reshape": lambda x: x.reshape(x.shape[0], -1),
@@ -49,7 +48,7 @@ def test_sums_per_sample_find_the_batch_after_any_rearrangement(steps, seed):
         for step in steps:
             if step == "matmul" and any(trace.batch in dim for dim in node_of(y).axes[-1:]):
                 continue  # would mix the samples
-            if step in ("linear", "softmax", "slice", "index", "chunk", "mean", "unbind", "split heads", "cat") and (
+            if step in ("linear", "slice", "index", "chunk", "mean", "unbind", "split heads", "cat") and (
                 trace.batch in node_of(y).axes[-1]
             ):
                 continue  # would work along the batch
@@ -57,10 +56,7 @@ def test_sums_per_sample_find_the_batch_after_any_rearrangement(steps, seed):
             if y.numel() > 20000 or y.dim() > 6:
                 break
     node = node_of(y)
-    zero = torch.where(y.detach() != 0, y.detach(), torch.zeros(()))
-    if "softmax" in steps:  # zeros become even shares: compare with a run on the sample alone instead
-        return
-    sums = per_sample(zero, node.axes, trace.batch)
+    sums = per_sample(y.detach(), node.axes, trace.batch)
     assert sums.shape == (BATCH,)
     assert sums[1] != 0
     assert sums[0] == sums[2] == 0

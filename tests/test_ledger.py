@@ -32,7 +32,10 @@ def test_the_books_balance(method, family):
     assert sum(ledger.absorbed.values()).abs().max() > 1e-3  # there was something to balance
 
 
-@given(seed=st.integers(0, 99), layers=st.integers(1, 3), target=st.integers(0, 2), lengths=st.lists(st.integers(2, 8), min_size=1, max_size=3))  # fmt: skip  # noqa: E501  # one expression
+@given(
+    seed=st.integers(0, 99), layers=st.integers(1, 3), target=st.integers(0, 2),
+    lengths=st.lists(st.integers(2, 8), min_size=1, max_size=3),
+)  # fmt: skip
 def test_without_biases_conservative_lrp_conserves_from_encoder_output_to_embeddings(seed, layers, target, lengths):
     model = tiny.no_biases(tiny.bert(layers, seed=seed)).double()
     e = whence.explain(model, tiny.padded(lengths, seed=seed), "conservative-lrp", target)
