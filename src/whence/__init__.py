@@ -1,8 +1,10 @@
 """Whence: from where did this prediction come?"""
 
 from .errors import (
+    FileError,
     InputError,
     MethodError,
+    MissingError,
     ModelError,
     NumericalError,
     TargetError,
@@ -10,18 +12,25 @@ from .errors import (
     WhenceWarning,
 )
 from .explain import explain
-from .explanation import Explanation
+from .explainer import Explainer
+from .explanation import Explanation, Explanations, load
 from .methods import Method, Reading, method, methods
 from .methods.gradient_x_input import InputLevel
 from .run import Rulebook, Run
+from .target import At
 
 __version__ = "0.1.0"
 __all__ = [
+    "At",
+    "Explainer",
     "Explanation",
+    "Explanations",
+    "FileError",
     "InputError",
     "InputLevel",
     "Method",
     "MethodError",
+    "MissingError",
     "ModelError",
     "NumericalError",
     "Reading",
@@ -31,6 +40,7 @@ __all__ = [
     "WhenceError",
     "WhenceWarning",
     "explain",
+    "load",
     "method",
     "methods",
 ]

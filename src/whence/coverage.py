@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -57,6 +57,23 @@ class Coverage:
                 continue
             rules.setdefault(name, set()).add("gradient (linear)" if rule is None else rule)
         self.ruled = {name: ", ".join(sorted(found)) for name, found in rules.items()}
+
+    def record(self) -> dict[str, Any]:
+        """What is kept of it in a file."""
+        return {"seen": dict(self.seen), "ruled": self.ruled, "plain": dict(self.plain)}
+
+    @staticmethod
+    def of(record: Mapping[str, Any]) -> Coverage:
+        """The coverage of which a record was kept."""
+        coverage = Coverage()
+        coverage.seen, coverage.plain = Counter(record["seen"]), Counter(record["plain"])
+        coverage.ruled = dict(record["ruled"])
+        return coverage
+
+    def __eq__(self, other: object) -> bool:
+        return self.record() == other.record() if isinstance(other, Coverage) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # it grows while a model runs
 
     @property
     def share(self) -> float:

@@ -33,3 +33,11 @@ class SamplesMixedError(ModelError):
 
 class NumericalError(WhenceError):
     """A NaN or an infinity was met; the message names where it first appears."""
+
+
+class FileError(WhenceError):
+    """A file is missing, damaged, of another kind, or cannot be written."""
+
+
+class MissingError(WhenceError):
+    """A library that this needs is not installed."""

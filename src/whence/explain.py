@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .axes import Dim
 from .diagnosis import first_bad_value
 from .errors import InputError, NumericalError, SamplesMixedError
 from .explanation import Explanation
@@ -17,7 +17,8 @@ from .ledger import Ledger
 from .methods import Method, Reading, create
 from .node import node_of
 from .run import Run, clean_buffers, evaluating
-from .target import Target, find_logits, seed
+from .streams import split
+from .target import At, Seed, Target, find_logits, seed
 from .trace import Trace
 
 Inputs = Tensor | Sequence[Any] | Mapping[str, Any]
@@ -104,6 +105,10 @@ def _sample(inputs: tuple[list[Any], dict[str, Any]], batch: int, i: int) -> tup
 
 def _each(target: Any, batch: int) -> list[Any]:
     """A target per sample."""
+    if isinstance(target, At):
+        places = [target.position] * batch if isinstance(target.position, int) else list(target.position)
+        inner = [None] * batch if target.target is None else _each(target.target, batch)
+        return [At([p], t) for p, t in zip(places, inner, strict=True)]
     items = target.tolist() if isinstance(target, Tensor) else target
     return [items] * batch if isinstance(items, int | str) else [[item] for item in items]
 
@@ -224,7 +229,7 @@ def _forward(
             "embedding of them was found. Pass floating-point inputs (inputs_embeds, pixel_values)."
         )
     trace.coverage.settle(node_of(start.output).reachable())
-    return Run(trace, start, rulebook, mask)
+    return Run(model, trace, start, rulebook, mask)
 
 
 def _last(trace: Trace, mask: Tensor | None, batch: int, logits: Tensor | None) -> Tensor | None:
@@ -243,37 +248,41 @@ def _last(trace: Trace, mask: Tensor | None, batch: int, logits: Tensor | None) 
 def _explanation(
     run: Run, reading: Reading, scores: Tensor, method: Method, options: dict[str, Any], labels: Mapping[int, str]
 ) -> Explanation:
-    tokens = run.tokens()
-    special = torch.zeros_like(scores, dtype=torch.bool)
-    if run.mask is not None and run.mask.shape == scores.shape:
-        special |= run.mask
-    grid, start = _layout(tokens, special) if reading.grid is None else (reading.grid, 0)
+    layout = _layout(run, reading, scores)
     image = next((s.tensor.shape[-2:] for s in run.trace.sources if s.tensor.dim() == 4), None)
+    names = labels if len(labels) == run.seed.logits.shape[-1] else {}
+    task = _task(run.model, run.seed)
     return Explanation(
         scores=scores,
-        special=special,
+        special=layout.special,
         method=method.name,
         options=options,
         logits=run.seed.logits.detach(),
         prediction=run.seed.prediction,
         target=run.seed.index,
         coverage=run.trace.coverage,
-        labels=labels,
-        streams={_stream(run, grid): scores},
-        grid=grid,
-        patch_start=start,
-        image_size=(int(image[0]), int(image[1])) if image is not None and grid is not None else None,
+        labels=names,
+        task=task,
+        streams=layout.streams,
+        grid=layout.grid,
+        patch_start=layout.patch_start,
+        image_size=(int(image[0]), int(image[1])) if image is not None and layout.grid is not None else None,
         ledger=run.ledger,
         layers=None if reading.layers is None else _layers(run, reading.layers),
         heads=None if reading.heads is None else reading.heads.detach(),
+        target_names=tuple(run.seed.names(names)),
+        prediction_names=tuple(run.seed.said(names, task)),
     )
 
 
-def _stream(run: Run, grid: tuple[int, int] | None) -> str:
-    """What the tokens are: patches of an image, words looked up, or positions of a raw input."""
-    if grid is not None:
-        return "image"
-    return "text" if any(source.embedded for source in run.trace.sources) else "input"
+def _task(model: nn.Module, start: Seed) -> str:
+    """Whether one class is true, several can be, or the output is a value."""
+    problem = getattr(getattr(model, "config", None), "problem_type", None)
+    if start.prediction is None:
+        return ""
+    if problem == "multi_label_classification":
+        return "multi-label"
+    return "regression" if problem == "regression" or start.logits.shape[-1] == 1 else "single-label"
 
 
 def _layers(run: Run, layers: Tensor) -> Tensor:
@@ -283,18 +292,29 @@ def _layers(run: Run, layers: Tensor) -> Tensor:
     return layers.detach().masked_fill(run.mask[:, None], 0.0)
 
 
-def _layout(tokens: Dim, special: Tensor) -> tuple[tuple[int, int] | None, int]:
-    """Mark what is concatenated beside the user's tokens, and find the grid of patches and where it starts."""
-    if len(tokens) == 2:
-        return (tokens[0].size, tokens[1].size), 0
-    if len(tokens) != 1 or not tokens[0].parts or special.shape[1] != tokens[0].size:
-        return None, 0
-    at = 0
-    grid, start = None, 0
-    for part in tokens[0].parts:
-        if part.source is None:
-            special[:, at : at + part.length] = True
-        elif len(part.source) == 2 and part.length == part.source[0].size * part.source[1].size:
-            grid, start = (part.source[0].size, part.source[1].size), at
-        at += part.length
-    return grid, start
+@dataclass
+class _Layout:
+    """How scores are spread over the user's inputs: fields as in :class:`Explanation`."""
+
+    special: Tensor
+    streams: dict[str, Tensor]
+    grid: tuple[int, int] | None = None
+    patch_start: int = 0
+
+
+def _layout(run: Run, reading: Reading, scores: Tensor) -> _Layout:
+    special = torch.zeros_like(scores, dtype=torch.bool)
+    if run.mask is not None and run.mask.shape == scores.shape:
+        special |= run.mask
+    if reading.grid is not None:  # of pixels
+        return _Layout(special, {"image": scores}, reading.grid)
+    layout = _Layout(special, {})
+    for n, (tokens, found) in enumerate([(run.tokens(), scores), *reading.others]):
+        for stream in split(tokens, found.shape[1], run):
+            if n == 0:
+                special[:, stream.start : stream.start + stream.length] |= stream.special.to(special.device)
+            name = stream.name if stream.name not in layout.streams else f"{stream.name} {len(layout.streams) + 1}"
+            layout.streams[name] = found[:, stream.start : stream.start + stream.length].detach()
+            if stream.grid is not None and layout.grid is None:
+                layout.grid, layout.patch_start = stream.grid, stream.patch_start
+    return layout

@@ -10,8 +10,9 @@ down each such loss (or gain) with its place, so that the books balance::
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -163,13 +164,38 @@ class Ledger:
         ranked = sorted(self.entries, key=lambda entry: -abs(float(entry.amount[sample])))
         return [(x.kind, x.name, self.stage(x), float(x.amount[sample])) for x in ranked[:k]]
 
-    def select(self, sample: int) -> Ledger:
-        """The ledger of one sample."""
-        one = Ledger(Axis(1))
-        one.entries = [Entry(x.seq, x.kind, x.name, x.amount[sample : sample + 1]) for x in self.entries]
-        one.total, one.sums = self.total[sample : sample + 1], self.sums[sample : sample + 1]
-        one._marks = self._marks
-        return one
+    def select(self, samples: list[int]) -> Ledger:
+        """The ledger of some samples."""
+        some = Ledger(Axis(len(samples)))
+        some.entries = [Entry(x.seq, x.kind, x.name, x.amount[samples]) for x in self.entries]
+        some.total, some.sums = self.total[samples], self.sums[samples]
+        some._marks = self._marks
+        return some
+
+    def record(self) -> dict[str, Any]:
+        """What is kept of it in a file."""
+        entries = [{"seq": x.seq, "kind": x.kind, "name": x.name, "amount": x.amount} for x in self.entries]
+        return {"total": self.total, "sums": self.sums, "marks": self._marks, "entries": entries}
+
+    @staticmethod
+    def of(record: Mapping[str, Any]) -> Ledger:
+        """The ledger of which a record was kept."""
+        ledger = Ledger(Axis(len(record["total"])))
+        ledger.total, ledger.sums, ledger._marks = record["total"], record["sums"], list(record["marks"])
+        ledger.entries = [Entry(**entry) for entry in record["entries"]]
+        return ledger
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Ledger):
+            return NotImplemented
+        mine, others = ([x.total, x.sums, *(entry.amount for entry in x.entries)] for x in (self, other))
+        return (
+            self._marks == other._marks
+            and [(x.seq, x.kind, x.name) for x in self.entries] == [(x.seq, x.kind, x.name) for x in other.entries]
+            and all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(mine, others, strict=True))
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # tensors have no hash
 
     @staticmethod
     def join(ledgers: list[Ledger]) -> Ledger:

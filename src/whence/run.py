@@ -50,12 +50,14 @@ class Run:
     """A traced forward: what a method reads its scores from.
 
     Attributes:
+        model: what was run.
         trace: what happened.
         seed: where backwards start.
         mask: ``[batch, tokens]``, true where a token is padding; ``None`` if there is no padding mask.
     """
 
-    def __init__(self, trace: Trace, seed: Seed, rulebook: Rulebook, mask: Tensor | None) -> None:
+    def __init__(self, model: nn.Module, trace: Trace, seed: Seed, rulebook: Rulebook, mask: Tensor | None) -> None:
+        self.model = model
         self.trace = trace
         self.seed = seed
         self.rulebook = rulebook

@@ -12,7 +12,40 @@ from torch import Tensor
 
 from .errors import TargetError
 
-Target = None | int | str | Sequence[int | str] | Tensor | Callable[[Any], Tensor]
+
+@dataclass(frozen=True)
+class At:
+    """A class, or a token, at one position of a model that answers at every position.
+
+    Attributes:
+        position: for all samples, or one per sample.
+        target: as for other models: ``None`` (what is predicted there), a number, a label.
+
+    Example:
+        >>> whence.explain(masked_language_model, inputs, target=whence.At(4))
+    """
+
+    position: int | Sequence[int]
+    target: int | str | Sequence[int | str] | None = None
+
+    def positions(self, batch: int, length: int) -> Tensor:
+        """``[batch]``: the position of each sample."""
+        each = [self.position] * batch if isinstance(self.position, int) else list(self.position)
+        wrong = [p for p in each if not -length <= p < length]
+        if len(each) != batch or wrong:
+            raise TargetError(
+                f"Position {wrong[0]} is out of range: the model answers at {length} positions."
+                if wrong
+                else f"{len(each)} positions were given for a batch of {batch}: give one for all, or one per sample."
+            )
+        return torch.tensor([p % length for p in each])
+
+
+Target = None | int | str | Sequence[int | str] | Tensor | Callable[[Any], Tensor] | At
+
+
+#: what models call their answers, one per class
+LOGITS = ("logits", "logits_per_image", "question_answering_score", "prediction_logits", "regression_outputs")
 
 
 @dataclass
@@ -25,6 +58,7 @@ class Seed:
         index: ``[batch]``, the class explained; ``None`` for a function.
         prediction: ``[batch]``, the class predicted; ``None`` where there are no classes.
         logits: ``[batch, classes]`` where there are classes, else the target values.
+        function: what the user's function is called, where there is one.
     """
 
     output: Tensor
@@ -32,6 +66,19 @@ class Seed:
     index: Tensor | None
     prediction: Tensor | None
     logits: Tensor
+    function: str = "the target"
+
+    def names(self, labels: Mapping[int, str]) -> list[str]:
+        """Per sample, what is explained, in words."""
+        if self.index is None:
+            return [self.function] * len(self.weights)
+        return [labels.get(int(i), str(int(i))) for i in self.index]
+
+    def said(self, labels: Mapping[int, str], task: str) -> list[str]:
+        """Per sample, what the model said, in words."""
+        if self.prediction is None or task == "regression":
+            return [f"{float(value):.4g}" for value in self.logits.reshape(len(self.weights), -1)[:, 0]]
+        return [labels.get(int(i), str(int(i))) for i in self.prediction]
 
     @property
     def value(self) -> Tensor:
@@ -43,7 +90,7 @@ def find_logits(outputs: Any) -> Tensor | None:
     """The logits in whatever a model returned: a tensor, ``.logits``, the first of a tuple."""
     if isinstance(outputs, Tensor):
         return outputs
-    for name in ("logits", "logits_per_image"):
+    for name in LOGITS:
         value = outputs.get(name) if isinstance(outputs, Mapping) else getattr(outputs, name, None)
         if isinstance(value, Tensor):
             return value
@@ -70,6 +117,10 @@ def seed(outputs: Any, target: Target, batch: int, labels: Mapping[int, str], la
             f"The model returned {type(outputs).__name__} without logits, so there is no class to explain. Pass "
             "target=lambda outputs: <tensor of shape [batch]>."
         )
+    if isinstance(target, At):
+        if logits.dim() != 3:
+            raise TargetError(f"The model's output has shape {list(logits.shape)}: it has no positions to choose from.")
+        last, target = target.positions(batch, logits.shape[1]).to(logits.device), target.target
     if logits.dim() == 3 and last is not None and len(logits) == batch:
         output, classes = logits, logits.detach()[torch.arange(batch, device=logits.device), last]
     elif logits.dim() == 2 and len(logits) == batch:
@@ -81,7 +132,7 @@ def seed(outputs: Any, target: Target, batch: int, labels: Mapping[int, str], la
             "lambda outputs: outputs.logits[:, position, token]."
         )
     prediction = classes.argmax(-1)
-    index = _indices(target, prediction, classes.shape[-1], labels)
+    index = _indices(target, prediction, classes.shape[-1], labels if len(labels) == classes.shape[-1] else {})
     weights = torch.zeros_like(classes).scatter_(1, index[:, None], 1.0)
     if logits.dim() == 3 and last is not None:
         full = torch.zeros_like(logits, requires_grad=False)
@@ -103,7 +154,11 @@ def _from_function(outputs: Any, target: Callable[[Any], Tensor], batch: int, lo
         )
     classes = logits.detach() if logits is not None and logits.dim() == 2 and len(logits) == batch else None
     prediction = classes.argmax(-1) if classes is not None else None
-    return Seed(value, torch.ones_like(value), None, prediction, value.detach() if classes is None else classes)
+    name = getattr(target, "__name__", "<lambda>")
+    return Seed(
+        value, torch.ones_like(value), None, prediction, value.detach() if classes is None else classes,
+        "the target" if name == "<lambda>" else name,
+    )  # fmt: skip
 
 
 def _indices(target: Any, prediction: Tensor, classes: int, labels: Mapping[int, str]) -> Tensor:
@@ -116,10 +171,11 @@ def _indices(target: Any, prediction: Tensor, classes: int, labels: Mapping[int,
         raise TargetError(
             f"{len(items)} targets were given for a batch of {batch}: give one for all, or one per sample."
         )
-    return torch.tensor([_class(item, classes, labels) for item in items], device=prediction.device)
+    return torch.tensor([class_index(item, classes, labels) for item in items], device=prediction.device)
 
 
-def _class(item: Any, classes: int, labels: Mapping[int, str]) -> int:
+def class_index(item: Any, classes: int, labels: Mapping[int, str]) -> int:
+    """The number of a class that is given by number or label, or an error that lists them."""
     if isinstance(item, str):
         found = [i for i, name in labels.items() if name.lower() == item.lower()]
         if found:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
 
+from ..axes import Dim
 from ..errors import MethodError
 from ..run import Rulebook, Run
 
@@ -22,12 +23,14 @@ class Reading:
         layers: ``[batch, blocks, tokens]``, relevance entering each block.
         heads: ``[batch, blocks, heads]``.
         grid: height and width, where the scores are of pixels.
+        others: further token streams: their axis and ``[batch, tokens]`` scores.
     """
 
     scores: Tensor
     layers: Tensor | None = None
     heads: Tensor | None = None
     grid: tuple[int, int] | None = None
+    others: list[tuple[Dim, Tensor]] = field(default_factory=list)
 
 
 class Method:

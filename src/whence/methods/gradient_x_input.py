@@ -11,10 +11,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..axes import precise
+from ..axes import per_token, precise
 from ..errors import MethodError
 from ..node import node_of
 from ..run import Rulebook, Run
+from ..streams import entries
 from . import Method, Reading, method
 
 
@@ -36,15 +37,20 @@ class InputLevel(Method):
     def read(self, run: Run) -> Reading:
         """``[batch, tokens]``: gradient x input at the chosen place; relevance entering each block besides."""
         tensor = run.position(self.at)
-        (gradient,) = run.backward([tensor])
+        others = [(t, dim) for t, dim in entries(run) if t is not tensor] if self.at == "position" else []
+        gradients = run.backward([tensor, *(t for t, _ in others)])
         layers = run.settle(gradient=True, end=tensor)
-        relevance = precise(gradient) * precise(tensor.detach())
+        relevance = precise(gradients[0]) * precise(tensor.detach())
         grid = None
         if any(tensor is source.tensor and not source.embedded for source in run.trace.sources):
             scores, grid = _raw(relevance)
         else:
             scores = run.per_token(relevance, node_of(tensor).axes)
-        return Reading(scores, layers, grid=grid)
+        more = [
+            (dim, per_token(precise(g) * precise(t.detach()), node_of(t).axes, run.trace.batch, dim))
+            for (t, dim), g in zip(others, gradients[1:], strict=True)
+        ]
+        return Reading(scores, layers, grid=grid, others=more)
 
 
 def _raw(relevance: Tensor) -> tuple[Tensor, tuple[int, int] | None]:

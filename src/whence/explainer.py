@@ -1,0 +1,346 @@
+"""From raw input to an explanation: texts, pictures, recordings, series, as the user has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .errors import InputError, MethodError, ModelError, TargetError, WhenceError
+from .explain import explain
+from .explanation import Explanation, Explanations
+from .inputs.joint import JointReader
+from .inputs.readers import reader_for
+from .inputs.sample import Sample, collate
+from .mapping import attach
+from .methods import methods as all_methods
+from .pretrained import load_model, load_processor
+from .progress import track
+from .target import At, Target, class_index
+
+WINDOW = 16  # batches that are sorted by length together when a stream is explained
+
+
+class Explainer:
+    """Explains a model's predictions on raw inputs.
+
+    Args:
+        model: any ``nn.Module``; it is left as it is, and moved only if ``device`` or ``dtype`` is given.
+        processor: what turns raw input into tensors: a tokenizer, an image processor, a feature extractor, a processor
+            that holds several; or any function of a picture. Without one, tensors (and time series) can be given.
+        modality: ``"text"``, ``"image"``, ``"image and text"``, ``"audio"`` or ``"series"``; found if not given.
+        labels: names of the classes, if the model's configuration has none.
+        truncate: read the beginning of a text that is longer than the model takes, with a warning; or refuse it.
+        device, dtype: where, and in which precision, the model runs.
+
+    Example:
+        >>> explainer = whence.Explainer.from_pretrained("path-or-hub-id")
+        >>> e = explainer("a gripping film", target="positive")
+        >>> e.save("why.html")
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        processor: Any = None,
+        *,
+        modality: str | None = None,
+        labels: Sequence[str] | Mapping[int, str] | None = None,
+        truncate: bool = True,
+        device: str | torch.device | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise InputError(f"The model is {type(model).__name__}; Whence explains torch.nn.Module objects.")
+        self.model = model if device is None and dtype is None else model.to(device=device, dtype=dtype)
+        self.processor = processor
+        self.reader = reader_for(getattr(model, "_orig_mod", model), processor, modality, truncate)
+        self.labels = dict(enumerate(labels)) if isinstance(labels, Sequence) else dict(labels or {})
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: str | Path,
+        *,
+        modality: str | None = None,
+        truncate: bool = True,
+        device: str | torch.device | None = None,
+        dtype: torch.dtype | str = torch.float32,
+        trust_remote_code: bool = False,
+        allow_pickle: bool = False,
+        **options: Any,
+    ) -> Explainer:
+        """Load a model and its processor.
+
+        Args:
+            name: a directory, or an id on the HuggingFace hub.
+            modality, truncate, device: as for :class:`Explainer`.
+            dtype: precision; ``"auto"`` keeps that of the file.
+            trust_remote_code: run Python code that comes with the model. Off: such code can do anything.
+            allow_pickle: open weights that are pickled. Off: a pickle can run any code.
+            options: passed on to ``from_pretrained`` (``revision``, ``token``, ``local_files_only``, ...).
+        """
+        model = load_model(str(name), dtype, trust_remote_code, allow_pickle, **options)
+        processor = load_processor(str(name), model, trust_remote_code, **options)
+        return cls(model, processor, modality=modality, truncate=truncate, device=device)
+
+    @property
+    def modality(self) -> str:
+        """What it reads: ``"tensors"`` if it has no processor."""
+        return "tensors" if self.reader is None else self.reader.kind
+
+    # -- explaining --------------------------------------------------------------------------------------------------
+
+    def __call__(
+        self,
+        inputs: Any,
+        method: str = "conservative-lrp",
+        target: Target = None,
+        *,
+        batch_size: int = 8,
+        progress: bool | None = None,
+        **options: Any,
+    ) -> Any:
+        """Explain one input, or many.
+
+        Args:
+            inputs: a text, a pair of texts, a picture (path, PIL, array), ``{"image": ..., "text": ...}``, a
+                recording, a series, tensors; or a list or iterator of them.
+            method: a name from :func:`whence.methods`.
+            target: as for :func:`whence.explain`; for language models also a token as a string.
+            batch_size: how many are explained together; batches are made of inputs of like length.
+            progress: show a bar on stderr; ``None``: if there is a terminal and more than one batch.
+            options: the method's options.
+
+        Returns:
+            :class:`Explanation` for one input, :class:`Explanations` (a list, in the order given) for many.
+        """
+        if not _many(inputs):
+            if self._is_tensors(inputs):
+                return self._named(explain(self.model, self._placed(inputs), method, self._target(target), **options))
+            return self._batch([self._read(inputs)], method, target, options)[0]
+        items = list(inputs)
+        targets = _targets(target, len(items))
+        return Explanations(self._all(items, method, targets, batch_size, progress, options))
+
+    def stream(
+        self,
+        inputs: Iterable[Any],
+        method: str = "conservative-lrp",
+        target: Target = None,
+        *,
+        batch_size: int = 8,
+        **options: Any,
+    ) -> Iterator[Explanation]:
+        """Explain inputs one after the other as they come, in order, in constant memory.
+
+        Example:
+            >>> for e in explainer.stream(open("texts.txt")):
+            ...     print(e.top(3))
+        """
+        source = iter(inputs)
+        while window := list(islice(source, WINDOW * batch_size)):
+            yield from self._all(window, method, _targets(target, len(window)), batch_size, False, options)
+
+    def compare(
+        self, input: Any, methods: Sequence[str] | None = None, targets: Sequence[Target] = (None,), **options: Any
+    ) -> Explanations:
+        """Explain one input by several methods and for several targets, to be looked at side by side.
+
+        Args:
+            input: one input.
+            methods: names; ``None``: all that apply to this model.
+            targets: one explanation each.
+            options: the methods' options.
+        """
+        out = Explanations()
+        refused: WhenceError | None = None
+        for name in methods or all_methods():
+            try:
+                out += [self(input, name, target, **options) for target in targets]
+            except (ModelError, MethodError) as error:
+                if methods is not None:
+                    raise
+                refused = error
+        if not out and refused is not None:
+            raise refused
+        return out
+
+    # -- batches -----------------------------------------------------------------------------------------------------
+
+    def _all(
+        self,
+        items: Sequence[Any],
+        method: str,
+        targets: Sequence[Target],
+        batch_size: int,
+        progress: bool | None,
+        options: dict[str, Any],
+    ) -> list[Explanation]:
+        if batch_size < 1:
+            raise InputError(f"batch_size must be at least 1, not {batch_size}.")
+        samples = []
+        for i, item in enumerate(items):
+            try:
+                samples.append(self._read(item))
+            except WhenceError as error:
+                raise type(error)(f"Input {i}: {error}") from error
+        batches = _batches(samples, batch_size)
+        out: dict[int, Explanation] = {}
+        for places in track(batches, len(batches), "Explaining", progress):
+            chosen = [samples[i] for i in places]
+            target = targets[0] if targets[0] is None or callable(targets[0]) else [targets[i] for i in places]
+            out |= zip(places, self._batch(chosen, method, target, options), strict=True)
+        return [out[i] for i in range(len(items))]
+
+    def _batch(self, samples: list[Sample], method: str, target: Any, options: dict[str, Any]) -> list[Explanation]:
+        tensors = collate(samples)
+        inputs: Any = tensors[""] if list(tensors) == [""] else tensors
+        e = explain(self.model, self._placed(inputs), method, self._target(target, samples), **options)
+        e = self._named(e)
+        return [attach(e[i], sample) for i, sample in enumerate(samples)]
+
+    def _read(self, raw: Any) -> Sample:
+        if self.reader is None or self._is_tensors(raw):
+            if isinstance(raw, Tensor):
+                return Sample({"": raw[None] if self.reader is None else raw}, {})
+            if isinstance(raw, Mapping) and self._is_tensors(raw):
+                return Sample(dict(raw), {})
+            raise InputError(
+                f"This explainer has no processor, so it takes tensors, not {type(raw).__name__}. Give it one: "
+                "Explainer(model, processor=tokenizer or image processor)."
+            )
+        return self.reader.read(raw)
+
+    def _is_tensors(self, raw: Any) -> bool:
+        if isinstance(raw, Mapping):
+            return bool(raw) and all(isinstance(v, Tensor) for v in raw.values())
+        return isinstance(raw, Tensor)
+
+    def _placed(self, inputs: Any) -> Any:
+        """Inputs where the model is, floats in its precision."""
+        parameter = next(self.model.parameters(), torch.zeros(()))
+
+        def place(t: Any) -> Any:
+            if not isinstance(t, Tensor):
+                return t
+            return t.to(parameter.device, parameter.dtype) if t.is_floating_point() else t.to(parameter.device)
+
+        return {k: place(v) for k, v in inputs.items()} if isinstance(inputs, Mapping) else place(inputs)
+
+    # -- targets -----------------------------------------------------------------------------------------------------
+
+    def _target(self, target: Any, samples: Sequence[Sample] = ()) -> Any:
+        """A target as :func:`whence.explain` takes it: labels and tokens as numbers, positions where needed."""
+        if callable(target) or isinstance(target, At):
+            return target
+        if target is None and isinstance(self.reader, JointReader) and hasattr(self.model, "logit_scale"):
+            return similarity
+        if isinstance(target, list | tuple):
+            inner = [self._class(t) for t in target]
+            resolved: Any = None if all(t is None for t in inner) else inner
+        else:
+            resolved = self._class(target)
+        if not type(self.model).__name__.endswith("ForMaskedLM"):
+            return resolved
+        positions = [s.position for s in samples]
+        if None in positions:
+            mask = getattr(self.reader and getattr(self.reader, "tokenizer", None), "mask_token", None) or "[MASK]"
+            raise TargetError(
+                f"The model fills in masked tokens, and the text has none: write {mask} where it shall guess, or give "
+                "target=whence.At(position, token)."
+            )
+        return At([p for p in positions if p is not None], resolved)
+
+    def _class(self, target: Any) -> Any:
+        """A label or token as a number."""
+        if not isinstance(target, str):
+            return target
+        if self.labels:
+            return class_index(target, max(self.labels) + 1, self.labels)
+        if not self._speaks():
+            return target
+        tokenizer = self._tokenizer()
+        for written in (f" {target}", target):
+            ids = tokenizer.encode(written, add_special_tokens=False) if hasattr(tokenizer, "encode") else []
+            if len(ids) == 1:
+                return int(ids[0])
+        known = getattr(tokenizer, "vocabulary", {})
+        if target in known:
+            return int(known[target])
+        raise TargetError(f"'{target}' is not one token of this model's vocabulary: choose one token, or its number.")
+
+    def _tokenizer(self) -> Any:
+        return getattr(self.reader, "tokenizer", None) or getattr(self.processor, "tokenizer", None)
+
+    def _speaks(self) -> bool:
+        """Whether the classes are tokens."""
+        name = type(self.model).__name__
+        return self._tokenizer() is not None and name.endswith(("LM", "LMHeadModel", "ForConditionalGeneration"))
+
+    def _named(self, e: Explanation) -> Explanation:
+        """Classes by their names."""
+        if self.labels and e.labels != self.labels and max(self.labels) < e.logits.shape[-1]:
+            e = replace(e, labels=self.labels)
+            return replace(e, target_names=_names(e.target, e), prediction_names=_names(e.prediction, e))
+        if self._speaks() and e.prediction is not None:
+            decode = self._tokenizer().decode
+            return replace(
+                e,
+                target_names=tuple(decode([int(i)]) for i in e.target) if e.target is not None else e.target_names,
+                prediction_names=tuple(decode([int(i)]) for i in e.prediction),
+            )
+        return e
+
+
+def similarity(outputs: Any) -> Tensor:
+    """How well each picture fits its text: the target of models that compare the two."""
+    pairs: Tensor = outputs.logits_per_image
+    return pairs.diagonal()
+
+
+def _names(classes: Tensor | None, e: Explanation) -> tuple[str, ...]:
+    if classes is None:
+        return e.target_names
+    return tuple(e.labels.get(int(i), str(int(i))) for i in classes)
+
+
+def _many(inputs: Any) -> bool:
+    """Whether these are several inputs: a list or an iterator, but not one text, picture, pair or tensor."""
+    one = isinstance(inputs, str | bytes | Path | Mapping | Tensor | np.ndarray | tuple)
+    return not one and (isinstance(inputs, list) or hasattr(inputs, "__next__") or _sequence(inputs))
+
+
+def _sequence(inputs: Any) -> bool:
+    return hasattr(inputs, "__iter__") and not hasattr(inputs, "columns") and not hasattr(inputs, "getpixel")
+
+
+def _targets(target: Any, count: int) -> list[Any]:
+    """One target per input."""
+    if isinstance(target, Tensor):
+        target = target.tolist()
+    if isinstance(target, list | tuple):
+        if len(target) != count:
+            raise TargetError(
+                f"{len(target)} targets were given for {count} inputs: give one for all, or one for each."
+            )
+        return list(target)
+    return [target] * count
+
+
+def _batches(samples: Sequence[Sample], size: int) -> list[list[int]]:
+    """Places of samples that go together: of one shape, sorted by length so that little is padded."""
+    groups: dict[Any, list[int]] = {}
+    for i, sample in enumerate(samples):
+        groups.setdefault(sample.shape, []).append(i)
+    out = []
+    for places in groups.values():
+        places.sort(key=lambda i: samples[i].length)
+        out += [places[k : k + size] for k in range(0, len(places), size)]
+    return out

@@ -1,0 +1,192 @@
+"""Pictures: read from a file, an array or PIL; and where each pixel of a picture ends up in a model's input."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from ..extras import need
+from ..origin import ImageOrigin
+from .sample import Sample
+
+Process = Callable[[Any], dict[str, Tensor]]
+Placing = tuple[tuple[float, float], tuple[float, float], tuple[int, int]]  # scale, shift, size
+
+
+def read_picture(raw: Any) -> tuple[Any, str]:
+    """A PIL picture in RGB, upright, and its name."""
+    image = need("PIL.Image", "pictures", "vision")
+    if isinstance(raw, str | Path):
+        return _open(str(raw)), Path(raw).name
+    if isinstance(raw, np.ndarray):
+        return image.fromarray(_bytes(raw)).convert("RGB"), ""
+    if isinstance(raw, image.Image):
+        return _upright(raw), Path(getattr(raw, "filename", "") or "").name
+    raise InputError(f"A picture is a path, a PIL image or an array, not {type(raw).__name__}.")
+
+
+def _open(path: str) -> Any:
+    image = need("PIL.Image", "pictures", "vision")
+    if "://" in path:
+        raise InputError(
+            f"'{path}' is an address on the network, and Whence fetches nothing: what is explained must be what you "
+            "have in hand. Download the picture and give its path."
+        )
+    if not Path(path).exists():
+        raise InputError(f"There is no file '{path}'.")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", image.DecompressionBombWarning)
+            with image.open(path) as opened:
+                opened.load()
+                return _upright(opened)
+    except (image.DecompressionBombError, image.DecompressionBombWarning) as error:
+        raise InputError(
+            f"'{path}' unpacks to more than {image.MAX_IMAGE_PIXELS:,} pixels and may be a decompression bomb: "
+            "it was not read. Make it smaller, or raise PIL.Image.MAX_IMAGE_PIXELS if you trust it."
+        ) from error
+    except (OSError, SyntaxError, ValueError) as error:
+        raise InputError(f"'{path}' is not a picture that can be read: {error}.") from error
+
+
+def _upright(opened: Any) -> Any:
+    """Turned as the camera meant, transparency on white, 16 bits to 8."""
+    image = need("PIL.Image", "pictures", "vision")
+    turned = need("PIL.ImageOps", "pictures", "vision").exif_transpose(opened)
+    if turned.mode.startswith("I;16") or turned.mode == "I":
+        return image.fromarray((np.asarray(turned).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)).convert("RGB")
+    if turned.mode in ("RGBA", "LA", "PA") or "transparency" in turned.info:
+        turned = turned.convert("RGBA")
+        white = image.new("RGBA", turned.size, (255, 255, 255, 255))
+        turned = image.alpha_composite(white, turned)
+    return turned.convert("RGB")
+
+
+def _bytes(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """An array ``[h, w]`` or ``[h, w, channels]`` of bytes, or of floats from 0 to 1."""
+    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)) or array.size == 0:
+        raise InputError(
+            f"An array of shape {list(array.shape)} is no picture: it must be [height, width] or [height, width, "
+            "channels] with 1, 3 or 4 channels. Give a torch tensor to pass it to the model as it is."
+        )
+    array = array[:, :, 0] if array.ndim == 3 and array.shape[2] == 1 else array
+    if array.dtype == np.uint8:
+        return array
+    if array.dtype.kind == "b":
+        return array.astype(np.uint8) * np.uint8(255)
+    if array.dtype.kind != "f" or not np.isfinite(array).all() or array.min() < 0 or array.max() > 1:
+        raise InputError(
+            "A picture's array must hold bytes (uint8), or floats from 0 to 1. Give a torch tensor to pass it to the "
+            "model as it is."
+        )
+    return (array * 255).round().astype(np.uint8)
+
+
+class PictureReader:
+    """Reads pictures with a HuggingFace image processor, or any function from a PIL picture to a tensor.
+
+    Args:
+        processor: the image processor.
+        name: the model's argument, if the processor returns a bare tensor.
+    """
+
+    kind = "image"
+
+    def __init__(self, processor: Any, name: str = "pixel_values") -> None:
+        self.processor = processor
+        self.name = name
+        self.place = functools.lru_cache(maxsize=64)(self._place)
+
+    def read(self, raw: Any) -> Sample:
+        """A path, a PIL picture or an array."""
+        picture, name = read_picture(raw)
+        tensors = self.process(picture)
+        return Sample(tensors, {"image": self.origin(picture, name)})
+
+    def origin(self, picture: Any, name: str) -> ImageOrigin:
+        """The picture, and where it lies in the model's input."""
+        scale, shift, size = self.place(*picture.size)
+        return ImageOrigin(np.asarray(picture), scale, shift, size, name)
+
+    def process(self, picture: Any) -> dict[str, Tensor]:
+        """The model's arguments for one picture."""
+        if hasattr(self.processor, "image_mean") or hasattr(self.processor, "model_input_names"):
+            out = self.processor(images=picture, return_tensors="pt")
+        else:
+            out = self.processor(picture)
+        if isinstance(out, Tensor):
+            return {self.name: out if out.dim() == 4 else out[None]}
+        return {k: v for k, v in out.items() if isinstance(v, Tensor)}
+
+    def _place(self, width: int, height: int) -> Placing:
+        return placing(lambda picture: self.process(picture)[self.name], width, height)
+
+
+def placing(process: Callable[[Any], Tensor], width: int, height: int) -> Placing:
+    """Where the pixels of a picture of this size end up in a processor's output, found by asking the processor.
+
+    It is given a black and a white picture, which show where it looks at the picture at all, and two ramps, whose
+    values say from where each pixel comes. So any resizing, cropping and padding is undone, whatever it is called.
+
+    Returns:
+        ``scale`` and ``shift``, each ``(y, x)``, with output pixel = scale x pixel + shift, and the output's size.
+    """
+    image = need("PIL.Image", "pictures", "vision")
+    across = np.broadcast_to(((np.arange(width) + 0.5) * 255 / width)[None], (height, width))
+    down = np.broadcast_to(((np.arange(height) + 0.5) * 255 / height)[:, None], (height, width))
+    grey = [np.zeros((height, width)), np.full((height, width), 255.0), down, across]
+    planes = [process(image.fromarray(g.round().astype(np.uint8)).convert("RGB")) for g in grey]
+    if any(p.dim() != 4 or len(p) != 1 for p in planes):
+        raise InputError(
+            f"The processor makes {list(planes[0].shape)} of a picture, which is not one picture [1, channels, height, "
+            "width], so scores cannot be laid back on it. Give the processor's tensors instead of the picture."
+        )
+    black, white, *ramps = (p[0].double().mean(0) for p in planes)
+    seen = (white - black).abs() > 0.5 * (white - black).abs().max()
+    axes = []
+    for axis, (ramp, count) in enumerate(zip(ramps, (height, width), strict=True)):
+        values = ((ramp - black) / torch.where(seen, white - black, 1.0)).where(seen, torch.nan)
+        axes.append(_fit(values.nanmean(1 - axis), seen.any(1 - axis), count))
+    (scale_y, shift_y), (scale_x, shift_x) = axes
+    return (scale_y, scale_x), (shift_y, shift_x), (black.shape[0], black.shape[1])
+
+
+def _fit(values: Tensor, seen: Tensor, count: int) -> tuple[float, float]:
+    """The straight line from pixels of a picture (0 to ``count``) to pixels of the output."""
+    at = seen.nonzero().flatten().double()
+    edge = max(1, len(at) // 20) if len(at) > 8 else 0  # borders are blurred differently
+    at = at[edge : len(at) - edge]
+    pixels = values[at.long()] * count
+    if count == 1 or len(at) < 2:
+        return len(seen) / count, 0.0
+    places = at + 0.5
+    slope = ((places - places.mean()) * (pixels - pixels.mean())).sum() / ((places - places.mean()) ** 2).sum()
+    offset = pixels.mean() - slope * places.mean()
+    error = (pixels - (slope * places + offset)).abs().max()
+    if float(slope) == 0 or float(error) > 0.02 * count + 2:
+        raise InputError(
+            "The processor does not place the picture evenly in the model's input (it may cut it into tiles), so "
+            "scores cannot be laid back on it. Give the processor's tensors instead of the picture."
+        )
+    return _whole(1 / float(slope), -float(offset / slope), count)
+
+
+def _whole(scale: float, shift: float, count: int) -> tuple[float, float]:
+    """Processors resize to, and cut at, whole pixels: what is near to them is them."""
+    size = round(scale * count)
+    if size != 0 and abs(scale * count - size) < 0.01 * abs(size) + 0.5:
+        exact = size / count
+        moved = shift + (scale - exact) * count / 2  # the middle stays where it was measured
+        if abs(moved - round(moved)) < 0.35:
+            return exact, float(round(moved))
+        return exact, moved
+    return scale, shift

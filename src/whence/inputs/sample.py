@@ -1,0 +1,67 @@
+"""One input as a model takes it, with the way back to what the user gave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ..origin import Origin
+
+
+@dataclass
+class Sample:
+    """One input.
+
+    Attributes:
+        tensors: the model's arguments by name, each a batch of one; under ``""`` the only positional one.
+        origins: what the user gave, by kind: ``text``, ``image``, ``audio``, ``series``.
+        pads: the value that fills each argument up to the length of a longer sample; empty where nothing may be padded.
+        position: where the answer stands, for a model that answers at every position.
+    """
+
+    tensors: dict[str, Tensor]
+    origins: Mapping[str, Origin]
+    pads: Mapping[str, float] = field(default_factory=dict)
+    position: int | None = None
+
+    @property
+    def length(self) -> int:
+        """How long it is: what batches are sorted by."""
+        return max(t.shape[1] if t.dim() > 1 else 1 for t in self.tensors.values())
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """Samples of the same shape can share a batch; where padding is allowed, lengths may differ."""
+        return tuple(
+            (name, t.dtype, tuple(t.shape[2:] if name in self.pads else t.shape[1:]))
+            for name, t in self.tensors.items()
+        )
+
+
+class Reader(Protocol):
+    """Reads one kind of input."""
+
+    kind: str
+
+    def read(self, raw: Any) -> Sample:
+        """One raw input as a sample, or an error that says what is wrong with it."""
+        ...
+
+
+def collate(samples: Sequence[Sample]) -> dict[str, Tensor]:
+    """Samples of one shape as a batch, padded on the right."""
+    out: dict[str, Tensor] = {}
+    for name in samples[0].tensors:
+        each = [sample.tensors[name] for sample in samples]
+        if name in samples[0].pads:
+            width = max(t.shape[1] for t in each)
+            each = [
+                torch.nn.functional.pad(t, (0, width - t.shape[1]), value=s.pads[name])
+                for s, t in zip(samples, each, strict=True)
+            ]
+        out[name] = torch.cat(each)
+    return out

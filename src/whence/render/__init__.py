@@ -1,0 +1,1 @@
+"""Pictures of explanations. Every renderer takes cards (:mod:`whence.view`) and nothing else."""

@@ -1,0 +1,89 @@
+"""What a renderer is given: plain numbers and strings. It knows no model, no tensor and no explanation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from .origin import Origin
+from .words import Piece
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One stream of tokens and its scores.
+
+    Attributes:
+        stream: what it is called: ``text``, ``image``, ``audio``, ``series``, ``input``, ...
+        scores: ``[S]``, one per position.
+        special: ``[S]``, positions that are no part of the user's input.
+        origin: what the user gave, where it is known.
+        pieces: for a text: words and the gaps between them, in order; joined, they are the text.
+        tokens: for a text: the token at each position.
+        heat: for a picture: ``[height, width]``, scores laid on it in its own size.
+        grid: for a picture or a spectrogram: height and width in patches.
+        patches: the scores of the grid, ``[h, w]``.
+    """
+
+    stream: str
+    scores: Floats
+    special: npt.NDArray[np.bool_]
+    origin: Origin | None = None
+    pieces: tuple[Piece, ...] = ()
+    tokens: tuple[str, ...] = ()
+    heat: Floats | None = None
+    grid: tuple[int, int] | None = None
+    patches: Floats | None = None
+
+
+@dataclass(frozen=True)
+class View:
+    """One explanation of one sample: by one method, for one target.
+
+    Attributes:
+        method: its name.
+        options: what was asked of it, in words.
+        target: what was explained.
+        prediction: what the model said.
+        probability: of the prediction; ``None`` where the model gives none.
+        target_probability: of the target.
+        value: the target's value (its logit).
+        panels: one per stream of tokens.
+        limit: the score that gets full colour: the largest magnitude in any panel.
+        signed: whether any score is negative.
+        kept: relevance entering each block, from the first to past the last, as a share of the target's; empty
+            without a ledger.
+        absorbed: what took relevance on the way: name and share, the largest first.
+        notes: what the reader must know: text not read, operations without a rule.
+    """
+
+    method: str
+    options: str
+    target: str
+    prediction: str
+    probability: float | None
+    target_probability: float | None
+    value: float
+    panels: tuple[Panel, ...]
+    limit: float
+    signed: bool
+    kept: tuple[float, ...] = ()
+    absorbed: tuple[tuple[str, float], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Card:
+    """All views of one input, to be shown side by side.
+
+    Attributes:
+        title: the input in a few words: a file's name, the beginning of a text.
+        views: one per method and target.
+    """
+
+    title: str
+    views: tuple[View, ...]
