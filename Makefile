@@ -11,7 +11,7 @@ JOBS ?= auto
 $(READY): pyproject.toml constraints.txt
 	@echo "Installing into $(VENV) (the first time takes a few minutes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[hf,dev]"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[all,dev]"
 	@touch $@
 
 lint: $(READY)
@@ -35,8 +35,8 @@ bench: $(READY)
 	@$(BIN)/python benchmarks/cost.py
 
 demo: $(READY)
-	@echo "Training a small Transformer and asking where its answers come from"
-	@$(BIN)/python -m whence.demo
+	@echo "Explaining sentences and pictures with the models that come with Whence"
+	@$(BIN)/whence demo --no-open
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from whence.explain import _forward, _labels, _padding, _prepare
+from whence.explain import forwarded, prepare
 from whence.methods import create
-from whence.run import evaluating
 
 GOLDEN = Path(__file__).resolve().parent / "golden"
 SHARED = Path(os.environ.get("WHENCE_SHARED", GOLDEN.parents[2] / "shared"))
@@ -73,10 +72,8 @@ def relative(a, b):
 def traced(model, inputs, method, target=None, **options):
     """The method and the run that ``whence.explain`` would read, before it is read."""
     chosen = create(method, options)
-    args, kwargs, batch = _prepare(model, inputs)
-    with torch.enable_grad(), evaluating(model):
-        run = _forward(model, args, kwargs, batch, chosen, target, _padding(kwargs), _labels(model))
-    return chosen, run
+    with forwarded(model, *prepare(model, inputs), chosen, target) as run:
+        return chosen, run
 
 
 def load_vit(attn_implementation="sdpa", dtype=torch.float64):

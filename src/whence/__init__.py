@@ -1,5 +1,6 @@
 """Whence: from where did this prediction come?"""
 
+from .check import Check, check
 from .errors import (
     FileError,
     InputError,
@@ -10,6 +11,7 @@ from .errors import (
     TargetError,
     WhenceError,
     WhenceWarning,
+    WriteError,
 )
 from .explain import explain
 from .explainer import Explainer
@@ -22,6 +24,7 @@ from .target import At
 __version__ = "0.1.0"
 __all__ = [
     "At",
+    "Check",
     "Explainer",
     "Explanation",
     "Explanations",
@@ -39,6 +42,8 @@ __all__ = [
     "TargetError",
     "WhenceError",
     "WhenceWarning",
+    "WriteError",
+    "check",
     "explain",
     "load",
     "method",

@@ -77,6 +77,13 @@ class AttentionRecord:
     values: Tensor | None = None
     causal: bool = False
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """How many heads, queries and keys."""
+        sizes = [math.prod(atom.size for atom in dim if atom is not self.batch) for dim in self.axes]
+        queries, keys = sizes[self.query], sizes[self.key]
+        return math.prod(sizes) // (queries * keys), queries, keys
+
     @staticmethod
     def of(call: Call) -> AttentionRecord | None:
         """The record of a product of probabilities and values; ``None`` if it is not along the softmax."""

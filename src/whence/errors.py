@@ -39,5 +39,9 @@ class FileError(WhenceError):
     """A file is missing, damaged, of another kind, or cannot be written."""
 
 
+class WriteError(FileError):
+    """A file could not be written."""
+
+
 class MissingError(WhenceError):
     """A library that this needs is not installed."""

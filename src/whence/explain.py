@@ -52,7 +52,7 @@ def explain(
     if not isinstance(model, nn.Module):
         raise InputError(f"The model is {type(model).__name__}; Whence explains torch.nn.Module objects.")
     original: nn.Module = getattr(model, "_orig_mod", model)  # torch.compile wraps the module it was given
-    args, kwargs, batch = _prepare(original, inputs)
+    args, kwargs, batch = prepare(original, inputs)
     try:
         return _explain(original, args, kwargs, batch, chosen, target, options)
     except SamplesMixedError:  # experts that gather tokens of all samples, for instance
@@ -77,21 +77,27 @@ def _explain(
     target: Target,
     options: dict[str, Any],
 ) -> Explanation:
-    mask = _padding(kwargs)
-    labels = _labels(model)
+    with forwarded(model, args, kwargs, batch, method, target) as run:
+        reading = method.read(run)
+    scores = run.zero_padding(reading.scores.detach())
+    if not torch.isfinite(scores).all():
+        where = first_bad_value(model, args, kwargs)
+        raise NumericalError(f"The scores of '{method.name}' are not finite although the model's output is: {where}")
+    return _explanation(run, reading, scores, method, options)
+
+
+@contextlib.contextmanager
+def forwarded(
+    model: nn.Module, args: list[Any], kwargs: dict[str, Any], batch: int, method: Method, target: Target
+) -> Iterator[Run]:
+    """A traced forward, ready to be read; the model is as it was when the block ends."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(evaluating(model))
         stack.enter_context(clean_buffers(model))
         stack.enter_context(_eager(model))
-        run = _forward(model, args, kwargs, batch, method, target, mask, labels)
-        reading = method.read(run)
-    scores = run.zero_padding(reading.scores.detach())
-    if not torch.isfinite(scores).all():
-        where = first_bad_value(model, args, kwargs)
-        raise NumericalError(f"The scores of '{method.name}' are not finite although the model's output is: {where}")
-    return _explanation(run, reading, scores, method, options, labels)
+        yield _forward(model, args, kwargs, batch, method, target, _padding(kwargs))
 
 
 def _sample(inputs: tuple[list[Any], dict[str, Any]], batch: int, i: int) -> tuple[list[Any], dict[str, Any]]:
@@ -116,7 +122,7 @@ def _each(target: Any, batch: int) -> list[Any]:
 # -- inputs ------------------------------------------------------------------------------------------------------
 
 
-def _prepare(model: nn.Module, inputs: Inputs) -> tuple[list[Any], dict[str, Any], int]:
+def prepare(model: nn.Module, inputs: Inputs) -> tuple[list[Any], dict[str, Any], int]:
     """Positional and keyword arguments, and the batch size."""
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
@@ -181,7 +187,8 @@ def _padding(kwargs: Mapping[str, Any]) -> Tensor | None:
     return None
 
 
-def _labels(model: nn.Module) -> dict[int, str]:
+def labels_of(model: nn.Module) -> dict[int, str]:
+    """The names that a model's configuration gives its classes."""
     names = getattr(getattr(model, "config", None), "id2label", None)
     return {int(k): str(v) for k, v in names.items()} if isinstance(names, Mapping) else {}
 
@@ -208,7 +215,6 @@ def _forward(
     method: Method,
     target: Target,
     mask: Tensor | None,
-    labels: Mapping[int, str],
 ) -> Run:
     rulebook = method.rulebook()
     if rulebook.phase is not None:
@@ -220,7 +226,7 @@ def _forward(
         placed = [trace.input(str(i), a) if isinstance(a, Tensor) else a for i, a in enumerate(args)]
         named = {k: trace.input(k, v) if isinstance(v, Tensor) else v for k, v in kwargs.items()}
         outputs = model._call_impl(*placed, **named)  # as model(...), but not compiled
-        start = seed(outputs, target, batch, labels, _last(trace, mask, batch, find_logits(outputs)))
+        start = seed(outputs, target, batch, labels_of(model), _last(trace, mask, batch, find_logits(outputs)))
     if bool((torch.isnan(start.logits) | (start.logits == torch.inf)).any()) or not bool(start.value.isfinite().all()):
         raise NumericalError(f"The model's output is not finite: {first_bad_value(model, args, kwargs)}")
     if not start.output.requires_grad:
@@ -245,11 +251,10 @@ def _last(trace: Trace, mask: Tensor | None, batch: int, logits: Tensor | None) 
 # -- the result ----------------------------------------------------------------------------------------------------
 
 
-def _explanation(
-    run: Run, reading: Reading, scores: Tensor, method: Method, options: dict[str, Any], labels: Mapping[int, str]
-) -> Explanation:
+def _explanation(run: Run, reading: Reading, scores: Tensor, method: Method, options: dict[str, Any]) -> Explanation:
     layout = _layout(run, reading, scores)
     image = next((s.tensor.shape[-2:] for s in run.trace.sources if s.tensor.dim() == 4), None)
+    labels = labels_of(run.model)
     names = labels if len(labels) == run.seed.logits.shape[-1] else {}
     task = _task(run.model, run.seed)
     return Explanation(

@@ -123,8 +123,8 @@ class Explainer:
         """
         if not _many(inputs):
             if self._is_tensors(inputs):
-                return self._named(explain(self.model, self._placed(inputs), method, self._target(target), **options))
-            return self._batch([self._read(inputs)], method, target, options)[0]
+                return self._named(explain(self.model, self.placed(inputs), method, self.target_of(target), **options))
+            return self._batch([self.read(inputs)], method, target, options)[0]
         items = list(inputs)
         targets = _targets(target, len(items))
         return Explanations(self._all(items, method, targets, batch_size, progress, options))
@@ -188,7 +188,7 @@ class Explainer:
         samples = []
         for i, item in enumerate(items):
             try:
-                samples.append(self._read(item))
+                samples.append(self.read(item))
             except WhenceError as error:
                 raise type(error)(f"Input {i}: {error}") from error
         batches = _batches(samples, batch_size)
@@ -202,11 +202,12 @@ class Explainer:
     def _batch(self, samples: list[Sample], method: str, target: Any, options: dict[str, Any]) -> list[Explanation]:
         tensors = collate(samples)
         inputs: Any = tensors[""] if list(tensors) == [""] else tensors
-        e = explain(self.model, self._placed(inputs), method, self._target(target, samples), **options)
+        e = explain(self.model, self.placed(inputs), method, self.target_of(target, samples), **options)
         e = self._named(e)
         return [attach(e[i], sample) for i, sample in enumerate(samples)]
 
-    def _read(self, raw: Any) -> Sample:
+    def read(self, raw: Any) -> Sample:
+        """One raw input as tensors, with the way back."""
         if self.reader is None or self._is_tensors(raw):
             if isinstance(raw, Tensor):
                 return Sample({"": raw[None] if self.reader is None else raw}, {})
@@ -223,7 +224,7 @@ class Explainer:
             return bool(raw) and all(isinstance(v, Tensor) for v in raw.values())
         return isinstance(raw, Tensor)
 
-    def _placed(self, inputs: Any) -> Any:
+    def placed(self, inputs: Any) -> Any:
         """Inputs where the model is, floats in its precision."""
         parameter = next(self.model.parameters(), torch.zeros(()))
 
@@ -236,7 +237,7 @@ class Explainer:
 
     # -- targets -----------------------------------------------------------------------------------------------------
 
-    def _target(self, target: Any, samples: Sequence[Sample] = ()) -> Any:
+    def target_of(self, target: Any, samples: Sequence[Sample] = ()) -> Any:
         """A target as :func:`whence.explain` takes it: labels and tokens as numbers, positions where needed."""
         if callable(target) or isinstance(target, At):
             return target

@@ -8,7 +8,7 @@ import os
 import secrets
 from pathlib import Path
 
-from .errors import FileError
+from .errors import WriteError
 
 REASONS = {
     errno.ENOSPC: "the disk is full: free some space or choose another directory",
@@ -42,7 +42,7 @@ def write(path: str | Path, content: bytes) -> None:
         beside.replace(path)
     except OSError as error:
         why = REASONS.get(error.errno or 0, error.strerror or str(error))
-        raise FileError(f"'{path}' could not be written: {why}.") from error
+        raise WriteError(f"'{path}' could not be written: {why}.") from error
     finally:
         if beside is not None:
             with contextlib.suppress(OSError):

@@ -37,6 +37,9 @@ class Position(NamedTuple):
     score: float
 
 
+Unit = Word | Patch | Position
+
+
 @dataclass(eq=False)
 class Result(Arithmetic):
     """Scores of a batch of B samples; ``e[i]`` is the explanation of one, ``e[a:b]`` of some.
@@ -203,26 +206,26 @@ class Result(Arithmetic):
             )
         return torch.stack(laid)
 
-    def top(self, k: int = 5) -> list[list[Word]] | list[list[Patch]] | list[list[Position]]:
+    def top(self, k: int = 5) -> list[list[Unit]]:
         """Per sample, the ``k`` strongest words, patches or positions, by magnitude."""
         if self.origins and any(isinstance(o, TextOrigin) for o in self.origins[0].values()):
-            return [sorted(words, key=lambda w: -abs(w.score))[:k] for words in self.words]
+            return [list(sorted(words, key=lambda w: -abs(w.score))[:k]) for words in self.words]
         if self.grid is not None:
             return [self._top_patches(i, k) for i in range(len(self))]
-        out = []
+        out: list[list[Unit]] = []
         for scores, special in zip(self.scores, self.special, strict=True):
             order = scores.abs().masked_fill(special, -1.0).argsort(descending=True, stable=True)
             out.append([Position(int(at), float(scores[at])) for at in order[:k] if not special[at]])
         return out
 
-    def _top_patches(self, i: int, k: int) -> list[Patch]:
+    def _top_patches(self, i: int, k: int) -> list[Unit]:
         assert self.grid is not None
         width = self.grid[1]
         flat = self.patches[i].flatten()
         origin = (
             next((o for o in self.origins[i].values() if isinstance(o, ImageOrigin)), None) if self.origins else None
         )
-        out = []
+        out: list[Unit] = []
         for at in flat.abs().argsort(descending=True, stable=True)[:k].tolist():
             row, column = divmod(at, width)
             box = None if origin is None else origin.box(row, column, self.grid)
@@ -258,7 +261,6 @@ class Result(Arithmetic):
     def __repr__(self) -> str:
         b, s = self.scores.shape
         said = []
-        strongest: Sequence[Word | Patch | Position]
         for i, strongest in enumerate(self[:3].top(2)):
             why = ", ".join(map(_called, strongest)) or "nothing"
             said.append(f"{self.target_names[i] if self.target_names else 'target'}: {why}")
@@ -266,7 +268,7 @@ class Result(Arithmetic):
         return f"{type(self).__name__}({self.method}, {b} x {s} positions; {'; '.join(said)}{more})"
 
 
-def _called(unit: Word | Patch | Position) -> str:
+def _called(unit: Unit) -> str:
     place = f"patch ({unit.row}, {unit.column})" if isinstance(unit, Patch) else ""
     name = repr(unit.text) if isinstance(unit, Word) else place or f"position {unit[0]}"
     return f"{name} {unit.score:+.4g}"

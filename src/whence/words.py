@@ -89,7 +89,7 @@ def pieces(
 ) -> list[Piece]:
     """Cut a text so that every position's score is in exactly one piece, and the pieces joined are the text.
 
-    Tokens that share characters (the bytes of one emoji) are in one piece; with ``whole_words``, so are those of a word.
+    Tokens that share characters (the bytes of one emoji) are in one piece; with ``whole_words``, those of a word, too.
 
     Args:
         text: the user's own string.
