@@ -134,50 +134,61 @@ class PictureReader:
 def placing(process: Callable[[Any], Tensor], width: int, height: int) -> Placing:
     """Where the pixels of a picture of this size end up in a processor's output, found by asking the processor.
 
-    It is given a black and a white picture, which show where it looks at the picture at all, and two ramps, whose
-    values say from where each pixel comes. So any resizing, cropping and padding is undone, whatever it is called.
+    It is given a black and a white picture, which show where it looks at the picture at all, and ramps, whose values
+    say from where each pixel comes: first over the whole picture, then, finer, over the part that was seen. So any
+    resizing, cropping and padding is undone, whatever it is called.
 
     Returns:
         ``scale`` and ``shift``, each ``(y, x)``, with output pixel = scale x pixel + shift, and the output's size.
     """
-    image = need("PIL.Image", "pictures", "vision")
-    across = np.broadcast_to(((np.arange(width) + 0.5) * 255 / width)[None], (height, width))
-    down = np.broadcast_to(((np.arange(height) + 0.5) * 255 / height)[:, None], (height, width))
-    grey = [np.zeros((height, width)), np.full((height, width), 255.0), down, across]
-    planes = [process(image.fromarray(g.round().astype(np.uint8)).convert("RGB")) for g in grey]
-    if any(p.dim() != 4 or len(p) != 1 for p in planes):
-        raise InputError(
-            f"The processor makes {list(planes[0].shape)} of a picture, which is not one picture [1, channels, height, "
-            "width], so scores cannot be laid back on it. Give the processor's tensors instead of the picture."
-        )
-    black, white, *ramps = (p[0].double().mean(0) for p in planes)
+    black, white = (_plane(process, np.full((height, width), grey)) for grey in (0, 255))
     seen = (white - black).abs() > 0.5 * (white - black).abs().max()
     axes = []
-    for axis, (ramp, count) in enumerate(zip(ramps, (height, width), strict=True)):
-        values = ((ramp - black) / torch.where(seen, white - black, 1.0)).where(seen, torch.nan)
-        axes.append(_fit(values.nanmean(1 - axis), seen.any(1 - axis), count))
+    for axis, count in enumerate((height, width)):
+        low, high = 0.0, float(count)
+        for _ in range(2):
+            ramp = np.clip((np.arange(count) + 0.5 - low) / (high - low), 0, 1) * 255
+            ramp = np.broadcast_to(ramp[:, None] if axis == 0 else ramp[None], (height, width))
+            values = (_plane(process, ramp) - black) / torch.where(seen, white - black, 1.0)
+            along = values.where(seen, torch.nan).nanmean(1 - axis) * (high - low) + low
+            scale, shift = _fit(along, seen.any(1 - axis), count)
+            ends = sorted((edge - shift) / scale for edge in (0, len(along)))
+            margin = 0.1 * (ends[1] - ends[0]) + 2
+            low, high = max(0.0, ends[0] - margin), min(float(count), ends[1] + margin)
+        axes.append(_whole(scale, shift, count))
     (scale_y, shift_y), (scale_x, shift_x) = axes
     return (scale_y, scale_x), (shift_y, shift_x), (black.shape[0], black.shape[1])
 
 
-def _fit(values: Tensor, seen: Tensor, count: int) -> tuple[float, float]:
+def _plane(process: Callable[[Any], Tensor], grey: npt.NDArray[Any]) -> Tensor:
+    """What a processor makes of a grey picture, ``[height, width]``."""
+    image = need("PIL.Image", "pictures", "vision")
+    out = process(image.fromarray(grey.round().astype(np.uint8)).convert("RGB"))
+    if out.dim() != 4 or len(out) != 1:
+        raise InputError(
+            f"The processor makes {list(out.shape)} of a picture, which is not one picture [1, channels, height, "
+            "width], so scores cannot be laid back on it. Give the processor's tensors instead of the picture."
+        )
+    return out[0].double().mean(0)
+
+
+def _fit(pixels: Tensor, seen: Tensor, count: int) -> tuple[float, float]:
     """The straight line from pixels of a picture (0 to ``count``) to pixels of the output."""
     at = seen.nonzero().flatten().double()
     edge = max(1, len(at) // 20) if len(at) > 8 else 0  # borders are blurred differently
     at = at[edge : len(at) - edge]
-    pixels = values[at.long()] * count
     if count == 1 or len(at) < 2:
         return len(seen) / count, 0.0
-    places = at + 0.5
-    slope = ((places - places.mean()) * (pixels - pixels.mean())).sum() / ((places - places.mean()) ** 2).sum()
-    offset = pixels.mean() - slope * places.mean()
-    error = (pixels - (slope * places + offset)).abs().max()
-    if float(slope) == 0 or float(error) > 0.02 * count + 2:
+    y, x = pixels[at.long()], at + 0.5
+    slope = float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum())
+    offset = float(y.mean()) - slope * float(x.mean())
+    error = float((y - (slope * x + offset)).abs().max())
+    if slope == 0 or error > 0.02 * count + 2:
         raise InputError(
             "The processor does not place the picture evenly in the model's input (it may cut it into tiles), so "
             "scores cannot be laid back on it. Give the processor's tensors instead of the picture."
         )
-    return _whole(1 / float(slope), -float(offset / slope), count)
+    return 1 / slope, -offset / slope
 
 
 def _whole(scale: float, shift: float, count: int) -> tuple[float, float]:
