@@ -105,7 +105,8 @@ def _notes(one: Result, origins: Iterable[Origin]) -> Iterable[str]:
             left = sum(s.end - s.start for s in origin.unread)
             yield f"The model takes no more than {len(origin.tokens)} tokens: {left:,} characters were not read."
     plain = one.coverage.plain
-    if plain:
+    has_rules = any(rule != "gradient (linear)" for rule in one.coverage.ruled.values())
+    if plain and has_rules:  # where all is gradient, the gradient is the method
         names = ", ".join(name for name, _ in plain.most_common(4))
         yield (
             f"{sum(plain.values())} of {sum(one.coverage.seen.values())} operations have no rule and were passed by "
