@@ -25,8 +25,9 @@ class Panel:
         pieces: for a text: words and the gaps between them, in order; joined, they are the text.
         tokens: for a text: the token at each position.
         heat: for a picture: ``[height, width]``, scores laid on it in its own size.
-        grid: for a picture or a spectrogram: height and width in patches.
-        patches: the scores of the grid, ``[h, w]``.
+        grid: for a picture: height and width in patches; for a spectrogram: bands and moments; for a series: time
+            steps and channels (1 if the scores are of all channels together).
+        patches: the scores of the grid, ``[h, w]``, its first row on top.
     """
 
     stream: str
@@ -53,7 +54,7 @@ class View:
         target_probability: of the target.
         value: the target's value (its logit).
         panels: one per stream of tokens.
-        limit: the score that gets full colour: the largest magnitude in any panel.
+        limit: the score that gets full colour: the largest magnitude of any word, patch or position shown.
         signed: whether any score is negative.
         kept: relevance entering each block, from the first to past the last, as a share of the target's; empty
             without a ledger.

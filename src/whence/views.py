@@ -62,8 +62,8 @@ def _panel(one: Result, name: str, origin: Origin | None) -> Panel:
     if isinstance(origin, TextOrigin):
         special = np.array([span is None for span in origin.spans])
     if isinstance(origin, SoundOrigin) and grid is not None:  # frequency by time: what is heard when
-        scores = one.patches[0].double().cpu().numpy().sum(0)
-        return Panel(name, scores, np.zeros(len(scores), bool), origin)
+        patches = one.patches[0].double().cpu().numpy()
+        return Panel(name, patches.sum(0), np.zeros(grid[1], bool), origin, grid=grid, patches=patches)
     if isinstance(origin, SeriesOrigin):
         return Panel(name, scores, special, origin, grid=(len(scores), 1), patches=scores[:, None])
     has_picture = isinstance(origin, ImageOrigin)
