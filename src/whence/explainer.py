@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -121,13 +121,13 @@ class Explainer:
         Returns:
             :class:`Explanation` for one input, :class:`Explanations` (a list, in the order given) for many.
         """
-        if not _many(inputs):
+        if not self._many(inputs):
             if self._is_tensors(inputs):
                 return self._named(explain(self.model, self.placed(inputs), method, self.target_of(target), **options))
             return self._batch([self.read(inputs)], method, target, options)[0]
-        items = list(inputs)
-        targets = _targets(target, len(items))
-        return Explanations(self._all(items, method, targets, batch_size, progress, options))
+        count = len(inputs) if hasattr(inputs, "__len__") else None
+        found = self.stream(inputs, method, target, batch_size=batch_size, **options)
+        return Explanations(track(found, count, "Explaining", progress))
 
     def stream(
         self,
@@ -144,9 +144,22 @@ class Explainer:
             >>> for e in explainer.stream(open("texts.txt")):
             ...     print(e.top(3))
         """
-        source = iter(inputs)
-        while window := list(islice(source, WINDOW * batch_size)):
-            yield from self._all(window, method, _targets(target, len(window)), batch_size, False, options)
+        if batch_size < 1:
+            raise InputError(f"batch_size must be at least 1, not {batch_size}.")
+        numbered = enumerate(zip(inputs, _targets(target, inputs), strict=False))
+        while window := list(islice(numbered, WINDOW * batch_size)):
+            samples = []
+            for i, (item, _) in window:
+                try:
+                    samples.append(self.read(item))
+                except WhenceError as error:
+                    raise type(error)(f"Input {i}: {error}") from error
+            out: dict[int, Explanation] = {}
+            for places in _batches(samples, batch_size):
+                wanted = _shared([window[i][1][1] for i in places])
+                explained = self._batch([samples[i] for i in places], method, wanted, options)
+                out |= zip(places, explained, strict=True)
+            yield from (out[i] for i in range(len(window)))
 
     def compare(
         self, input: Any, methods: Sequence[str] | None = None, targets: Sequence[Target] = (None,), **options: Any
@@ -174,31 +187,6 @@ class Explainer:
 
     # -- batches -----------------------------------------------------------------------------------------------------
 
-    def _all(
-        self,
-        items: Sequence[Any],
-        method: str,
-        targets: Sequence[Target],
-        batch_size: int,
-        progress: bool | None,
-        options: dict[str, Any],
-    ) -> list[Explanation]:
-        if batch_size < 1:
-            raise InputError(f"batch_size must be at least 1, not {batch_size}.")
-        samples = []
-        for i, item in enumerate(items):
-            try:
-                samples.append(self.read(item))
-            except WhenceError as error:
-                raise type(error)(f"Input {i}: {error}") from error
-        batches = _batches(samples, batch_size)
-        out: dict[int, Explanation] = {}
-        for places in track(batches, len(batches), "Explaining", progress):
-            chosen = [samples[i] for i in places]
-            target = targets[0] if targets[0] is None or callable(targets[0]) else [targets[i] for i in places]
-            out |= zip(places, self._batch(chosen, method, target, options), strict=True)
-        return [out[i] for i in range(len(items))]
-
     def _batch(self, samples: list[Sample], method: str, target: Any, options: dict[str, Any]) -> list[Explanation]:
         tensors = collate(samples)
         inputs: Any = tensors[""] if list(tensors) == [""] else tensors
@@ -220,9 +208,19 @@ class Explainer:
         return self.reader.read(raw)
 
     def _is_tensors(self, raw: Any) -> bool:
-        if isinstance(raw, Mapping):
-            return bool(raw) and all(isinstance(v, Tensor) for v in raw.values())
+        if isinstance(raw, Mapping | tuple):
+            values = raw.values() if isinstance(raw, Mapping) else raw
+            return bool(raw) and all(isinstance(v, Tensor) for v in values)
         return isinstance(raw, Tensor)
+
+    def _many(self, inputs: Any) -> bool:
+        """Whether these are several inputs: a list or an iterator, but not one text, picture, series or tensor."""
+        if isinstance(inputs, str | bytes | Path | Mapping | Tensor | np.ndarray | tuple):
+            return False
+        if isinstance(inputs, list):
+            return not (self.modality == "series" and bool(inputs) and _is_number(inputs[0]))
+        one = hasattr(inputs, "columns") or hasattr(inputs, "getpixel")  # a table, a picture
+        return hasattr(inputs, "__iter__") and not one
 
     def placed(self, inputs: Any) -> Any:
         """Inputs where the model is, floats in its precision."""
@@ -233,7 +231,9 @@ class Explainer:
                 return t
             return t.to(parameter.device, parameter.dtype) if t.is_floating_point() else t.to(parameter.device)
 
-        return {k: place(v) for k, v in inputs.items()} if isinstance(inputs, Mapping) else place(inputs)
+        if isinstance(inputs, Mapping):
+            return {k: place(v) for k, v in inputs.items()}
+        return tuple(map(place, inputs)) if isinstance(inputs, tuple) else place(inputs)
 
     # -- targets -----------------------------------------------------------------------------------------------------
 
@@ -248,9 +248,10 @@ class Explainer:
             resolved: Any = None if all(t is None for t in inner) else inner
         else:
             resolved = self._class(target)
-        if not type(self.model).__name__.endswith("ForMaskedLM"):
-            return resolved
         positions = [s.position for s in samples]
+        masked = type(self.model).__name__.endswith("ForMaskedLM")
+        if not masked and (None in positions or not positions):
+            return resolved
         if None in positions:
             mask = getattr(self.reader and getattr(self.reader, "tokenizer", None), "mask_token", None) or "[MASK]"
             raise TargetError(
@@ -312,27 +313,25 @@ def _names(classes: Tensor | None, e: Explanation) -> tuple[str, ...]:
     return tuple(e.labels.get(int(i), str(int(i))) for i in classes)
 
 
-def _many(inputs: Any) -> bool:
-    """Whether these are several inputs: a list or an iterator, but not one text, picture, pair or tensor."""
-    one = isinstance(inputs, str | bytes | Path | Mapping | Tensor | np.ndarray | tuple)
-    return not one and (isinstance(inputs, list) or hasattr(inputs, "__next__") or _sequence(inputs))
+def _is_number(item: Any) -> bool:
+    return isinstance(item, int | float) or (isinstance(item, list) and bool(item) and isinstance(item[0], int | float))
 
 
-def _sequence(inputs: Any) -> bool:
-    return hasattr(inputs, "__iter__") and not hasattr(inputs, "columns") and not hasattr(inputs, "getpixel")
-
-
-def _targets(target: Any, count: int) -> list[Any]:
+def _targets(target: Any, inputs: Any) -> Iterable[Any]:
     """One target per input."""
     if isinstance(target, Tensor):
         target = target.tolist()
-    if isinstance(target, list | tuple):
-        if len(target) != count:
-            raise TargetError(
-                f"{len(target)} targets were given for {count} inputs: give one for all, or one for each."
-            )
-        return list(target)
-    return [target] * count
+    if not isinstance(target, list | tuple):
+        return repeat(target)
+    count = len(inputs) if hasattr(inputs, "__len__") else len(target)
+    if len(target) != count:
+        raise TargetError(f"{len(target)} targets were given for {count} inputs: give one for all, or one for each.")
+    return target
+
+
+def _shared(targets: list[Any]) -> Any:
+    """One target for a batch that has the same everywhere."""
+    return targets[0] if all(t is targets[0] for t in targets) else targets
 
 
 def _batches(samples: Sequence[Sample], size: int) -> list[list[int]]:

@@ -21,9 +21,9 @@ def load_model(name: str, dtype: Any, trust_remote_code: bool, allow_pickle: boo
     """The model that a directory, or a repository of the hub, holds, in the class that its configuration names."""
     transformers = need("transformers", "pretrained models", "hf")
     directory = Path(name).expanduser()
-    local = directory.exists() or name.startswith((".", "/", "~")) or "\\" in name
-    if local:
+    if directory.exists() or name.startswith((".", "/", "~")) or "\\" in name:
         _check_directory(directory, allow_pickle)
+        name = str(directory)
     with _explained(name, "model"):
         config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code, **options)
         cls = _class(transformers, config, trust_remote_code)
@@ -43,6 +43,7 @@ def load_processor(name: str, model: nn.Module, trust_remote_code: bool, **optio
     if getattr(model, "main_input_name", "") == "past_values":
         return None
     directory = Path(name).expanduser()
+    name = str(directory) if directory.exists() else name
     vocabulary = directory / "vocab.txt"
     if vocabulary.exists() and not any((directory / f).exists() for f in TOKENIZER_FILES):
         if SmilesTokenizer.reads(vocabulary):

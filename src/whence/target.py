@@ -171,7 +171,11 @@ def _indices(target: Any, prediction: Tensor, classes: int, labels: Mapping[int,
         raise TargetError(
             f"{len(items)} targets were given for a batch of {batch}: give one for all, or one per sample."
         )
-    return torch.tensor([class_index(item, classes, labels) for item in items], device=prediction.device)
+    each = [
+        int(said) if item is None else class_index(item, classes, labels)
+        for item, said in zip(items, prediction, strict=True)
+    ]
+    return torch.tensor(each, device=prediction.device)
 
 
 def class_index(item: Any, classes: int, labels: Mapping[int, str]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -33,6 +34,9 @@ class TextReader:
         self.truncate = truncate
         self.limit = limit(tokenizer, model)
         self.molecule = bool(getattr(tokenizer, "molecules", False))
+        self.takes = _arguments(model)
+        writes = type(model).__name__.endswith("ForConditionalGeneration")
+        self.start = getattr(getattr(model, "config", None), "decoder_start_token_id", None) if writes else None
         self._check_vocabulary(model)
 
     def read(self, raw: Any) -> Sample:
@@ -44,15 +48,23 @@ class TextReader:
             self._over_limit(len(full["input_ids"]))
             used = self._encode(texts, self.limit)
         origin = self.origin(texts, used, full)
-        names = [n for n in used if n in ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask")]
-        tensors = {n: torch.tensor([used[n]]) for n in names if n != "special_tokens_mask"}
+        tensors: dict[str, Tensor] = {
+            n: torch.tensor([used[n]]) for n in ("input_ids", "attention_mask", "token_type_ids") if n in used
+        }
         tensors.setdefault("attention_mask", torch.ones_like(tensors["input_ids"]))
-        return Sample(tensors, {"text": origin}, self._pads(tensors), self._mask_position(tensors["input_ids"]))
+        tensors = {n: t for n, t in tensors.items() if self.takes is None or n in self.takes or n == "input_ids"}
+        pads = self._pads(tensors)
+        position = self._mask_position(tensors["input_ids"])
+        if self.start is not None:  # the first token that an encoder-decoder would write
+            tensors["decoder_input_ids"], position = torch.tensor([[self.start]]), 0
+        return Sample(tensors, {"text": origin}, pads, position)
 
     def _pads(self, tensors: Mapping[str, Tensor]) -> dict[str, float]:
         """What fills shorter samples; nothing where padding on the right is not what the model expects."""
         pad = getattr(self.tokenizer, "pad_token_id", None)
-        if pad is None or getattr(self.tokenizer, "padding_side", "right") != "right":
+        if pad is None or "attention_mask" not in tensors:
+            return {}
+        if getattr(self.tokenizer, "padding_side", "right") != "right":
             return {}
         kinds = getattr(self.tokenizer, "pad_token_type_id", 0)
         values = {"input_ids": pad, "attention_mask": 0, "token_type_ids": kinds}
@@ -125,6 +137,14 @@ class TextReader:
                 "explanation would be of something that the user did not write. Give the model's own tokenizer "
                 "(Explainer(model, processor=tokenizer))."
             )
+
+
+def _arguments(model: nn.Module) -> set[str] | None:
+    """What a model's forward takes; ``None`` if it takes anything."""
+    parameters = inspect.signature(model.forward).parameters
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()) and "input_ids" not in parameters:
+        return None
+    return set(parameters)
 
 
 def limit(tokenizer: Any, model: nn.Module) -> int | None:
