@@ -88,3 +88,14 @@ class Card:
 
     title: str
     views: tuple[View, ...]
+
+    @property
+    def targets(self) -> int:
+        """How many targets each method was asked about in turn: the views are then a table, a row per method.
+
+        1 if they are not such a table, or it would be too wide.
+        """
+        names = list(dict.fromkeys(view.target for view in self.views))
+        count = len(names)
+        regular = all(view.target == names[i % count] for i, view in enumerate(self.views))
+        return count if regular and 1 < count <= 4 and len(self.views) % count == 0 else 1

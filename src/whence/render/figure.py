@@ -140,7 +140,8 @@ def _streams(page: Page, card: Card) -> int:
         rows = [(v, v.panels[k]) for v in shown if k < len(v.panels)]
         if rows and all(_pictured(p) for _, p in rows):
             rows = rows[: 6 * COLUMNS - 1]
-            pictures(page, rows, [(wording.method(v), wording.target(v)) for v, _ in rows])
+            captions = [(wording.method(v), wording.target(v)) for v, _ in rows]
+            pictures(page, rows, captions, card.targets if len(rows) == len(card.views) else 1)
             shown = [v for v, _ in rows]
             continue
         for n, (view, panel) in enumerate(rows):

@@ -37,24 +37,29 @@ def tint(scores: Floats, limit: float) -> Floats:
     return np.concatenate([colour, OPAQUE * strength[..., None]], -1)
 
 
-def pictures(page: Page, views: list[tuple[View, Panel]], captions: list[tuple[str, str]]) -> None:
-    """The picture, and beside it the same with each view's scores on it, four in a row."""
+def pictures(page: Page, views: list[tuple[View, Panel]], captions: list[tuple[str, str]], targets: int) -> None:
+    """The picture, and beside it the same with each view's scores on it: four in a row, or a row for each method."""
     first = views[0][1]
     image = first.origin.image if isinstance(first.origin, ImageOrigin) else None
-    shown: list[tuple[tuple[str, str], Panel, float | None]] = [
-        (caption, panel, view.limit) for caption, (view, panel) in zip(captions, views, strict=True)
-    ]
+    before = 0 if image is None else 1
+    shown: list[tuple[int, tuple[str, str], Panel, float | None]] = []
+    for i, (caption, (view, panel)) in enumerate(zip(captions, views, strict=True)):
+        place = i + before if targets == 1 else (i // targets) * (targets + before) + i % targets + before
+        shown.append((place, caption, panel, view.limit))
     if image is not None:
-        shown.insert(0, (("input", ""), first, None))
+        shown.insert(0, (0, ("input", ""), first, None))
     gap = 0.16
-    room = min((page.inner - gap * (min(len(shown), COLUMNS) - 1)) / min(len(shown), COLUMNS), WIDEST)
+    columns = min(len(shown), COLUMNS) if targets == 1 else targets + before
+    room = min((page.inner - gap * (columns - 1)) / columns, WIDEST)
     high, wide = _shape(first)
     scale = min(room / wide, HIGHEST / high)
     wide, high = wide * scale, high * scale
-    for i, (caption, panel, limit) in enumerate(shown):
-        if i and i % COLUMNS == 0:
+    row = 0
+    for place, caption, panel, limit in shown:
+        if place // columns > row:
             page.y += high + 0.42
-        x = MARGIN + (i % COLUMNS) * (max(wide, min(room, 1.6)) + gap)
+            row = place // columns
+        x = MARGIN + (place % columns) * (max(wide, min(room, 1.6)) + gap)
         for k, text in enumerate(caption):
             fitting = page.fonts.shorten(page.fonts.show(text), LABEL - k, max(wide, min(room, 1.6)))
             page.write(fitting, x, page.y + 0.14 + 0.135 * k, LABEL - k, GREY if k else DARK)

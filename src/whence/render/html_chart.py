@@ -204,7 +204,9 @@ def _scale(end: float, unit: str) -> Markup:
 
 def draw_kept(kept: Sequence[float]) -> Markup:
     """How much of the target's value is left, from the target down to the input."""
-    steps = [("target", 1.0), *((f"into block {i}", kept[i]) for i in reversed(range(len(kept))))]
+    last = len(kept) - 1
+    names = [f"into block {i}" for i in range(last)] + ["out of the last block"]
+    steps = [("target", 1.0), *zip(reversed(names), reversed(kept), strict=True)]
     top = max(abs(share) for _, share in steps)
     rows = []
     for name, share in steps:

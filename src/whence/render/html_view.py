@@ -20,7 +20,7 @@ def draw_card(card: Card, medium: Medium, **attributes: object) -> Markup:
     """One input with its explanations side by side."""
     common = _common_notes(card.views)
     pictures = bool(card.views) and all(_is_picture(p) for v in card.views for p in v.panels)
-    layout = "whence-views whence-figures" if pictures else "whence-views"
+    layout = f"whence-views whence-figures whence-by-{card.targets}" if pictures else "whence-views"
     views = [_view(view, medium, card.title, skip=common) for view in card.views]
     return tag(
         "section",
@@ -40,10 +40,10 @@ def _heading(level: int, text: str, medium: Medium) -> Markup:
 
 def _answers(views: Sequence[View]) -> list[Markup]:
     """What the model says: once, unless the views disagree."""
-    said = dict.fromkeys((v.prediction, v.probability) for v in views if v.prediction)
+    said = dict.fromkeys((v.prediction, _in_brackets(v.probability)) for v in views if v.prediction)
     return [
-        tag("p", "The model says: ", tag("strong", tag("bdi", name)), _in_brackets(probability), class_="whence-answer")
-        for name, probability in said
+        tag("p", "The model says: ", tag("strong", tag("bdi", name)), chance, class_="whence-answer")
+        for name, chance in said
     ]
 
 
