@@ -34,7 +34,8 @@ from whence.render.colour import AGAINST, FOR, OPAQUE, luminance
 from whence.render.html import fragment, page
 from whence.render.html_image import heat_png, photo, shrink
 from whence.render.html_markup import plain, tag, visible
-from whence.render.html_shade import LEVELS, number, percent
+from whence.render.html_shade import LEVELS, number
+from whence.render.wording import percent
 from whence.view import Card, Panel, View
 
 VOID = {"meta", "input", "br"}
@@ -313,7 +314,7 @@ def test_numbers_are_said_with_four_digits_and_a_true_minus():
         "+1.235e+04",
     ]
     assert [percent(v) for v in (0.07, 0.934, 0.004, 0.9991, 1e-9, 0.99999, 0.0, 1.0)] == [
-        "7\u00a0%", "93\u00a0%", "0.4\u00a0%", "99.9\u00a0%", "< 0.1\u00a0%", "> 99.9\u00a0%", "0\u00a0%", "100\u00a0%",
+        "7\u00a0%", "93\u00a0%", "0.4\u00a0%", "99.9\u00a0%", "<0.1\u00a0%", ">99.9\u00a0%", "0\u00a0%", "100\u00a0%",
     ]  # fmt: skip
 
 
@@ -345,7 +346,7 @@ def test_the_ledger_is_said_in_a_sentence_and_drawn_from_the_target_to_the_input
     )
     rows = [[cell.seen() for cell in row.inside] for row in tree.all(classed="whence-ledger")[0].all("tr")]
     assert [(name, share) for name, _, share in rows] == [
-        ("target", "100\u00a0%"), ("into block 3", "95\u00a0%"), ("into block 2", "90\u00a0%"),
+        ("target", "100\u00a0%"), ("out of the last block", "95\u00a0%"), ("into block 2", "90\u00a0%"),
         ("into block 1", "80\u00a0%"), ("into block 0", "70\u00a0%"),
     ]  # fmt: skip
     created = replace(lines(), absorbed=(("gelu", -0.3),))

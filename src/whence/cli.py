@@ -14,12 +14,12 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from . import __version__
 from .check import check as look
 from .errors import InputError, ModelError, NumericalError, WhenceError, WhenceWarning, WriteError
 from .explainer import Explainer
@@ -339,7 +339,7 @@ def _check_out(out: Path | None) -> None:
 
 def _version(value: bool) -> None:
     if value:
-        typer.echo(f"whence {__version__}")
+        typer.echo(f"whence {metadata.version('whence')}")
         raise typer.Exit
 
 

@@ -54,21 +54,6 @@ def signed(value: float) -> str:
     return f"{value:+.4g}" if value else "0"
 
 
-def percent(share: float) -> str:
-    """A probability: whole numbers, one digit more near 0 and 1.
-
-    Example:
-        >>> [percent(p).split() for p in (0.934, 0.9991, 1e-9)]
-        [['93', '%'], ['99.9', '%'], ['<', '0.1', '%']]
-    """
-    if share < 0.0005:
-        return "< 0.1\u00a0%" if share > 0 else "0\u00a0%"
-    if 0.9995 <= share < 1:
-        return "> 99.9\u00a0%"
-    digits = 0 if 0.01 <= share <= 0.99 or share == 1 else 1
-    return f"{100 * share:.{digits}f}\u00a0%"
-
-
 def rounded(share: float) -> str:
     """A share of the target's value, which can be negative or more than the whole."""
     return f"{100 * share:.0f}\u00a0%".replace("-", MINUS)

@@ -10,8 +10,9 @@ from .html_chart import draw_bars, draw_grid, draw_kept, draw_series, draw_sound
 from .html_image import draw_image
 from .html_markup import Markup, join, tag
 from .html_medium import Drawn, Medium
-from .html_shade import number, percent, rounded, shade_class
+from .html_shade import number, rounded, shade_class
 from .html_text import draw_text
+from .wording import percent
 
 STRONGEST = 10  # rows of the table
 

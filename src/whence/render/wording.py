@@ -44,17 +44,18 @@ def flat(text: str) -> str:
 
 
 def percent(share: float) -> str:
-    """A probability for people.
+    """A probability for people: whole numbers, one digit more near 0 and 1.
 
     Example:
-        >>> percent(0.93), percent(0.99999)
-        ('93 %', '>99.9 %')
+        >>> percent(0.934), percent(0.9991), percent(1e-9)
+        ('93 %', '99.9 %', '<0.1 %')
     """
-    if 0.999 < share < 1:
-        return ">99.9 %"
-    if 0 < share < 0.001:
-        return "<0.1 %"
-    return f"{100 * share:.3g} %"
+    if 0 < share < 0.0005:
+        return "<0.1\u00a0%"
+    if 0.9995 <= share < 1:
+        return ">99.9\u00a0%"
+    digits = 0 if 0.01 <= share <= 0.99 or share in (0, 1) else 1
+    return f"{100 * share:.{digits}f}\u00a0%"
 
 
 def number(score: float, limit: float) -> str:
