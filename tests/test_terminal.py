@@ -13,8 +13,8 @@ import pytest
 
 from whence.origin import Span, TextOrigin
 from whence.render.colour import blend
-from whence.render.wording import visible
 from whence.render.terminal import columns, show, text
+from whence.render.wording import visible
 from whence.view import Card, Panel
 from whence.words import Piece
 

@@ -19,6 +19,7 @@ class Arithmetic:
     scores: Tensor
     special: Tensor
     streams: Mapping[str, Tensor]
+    value: Tensor
     method: str
     target: Tensor | None
     target_names: tuple[str, ...]
@@ -40,36 +41,43 @@ class Arithmetic:
             raise InputError(f"Scores can be normalised by {', '.join(scales)} or minmax, not by {by!r}.")
         scale = scales[by](torch.cat(list(self.streams.values()), 1))
         scale = torch.where(scale > 0, scale, 1.0)[:, None]
-        return self._mapped(lambda s: s / scale)
+        return self._with(self.scores / scale, {name: s / scale for name, s in self.streams.items()})
 
     def _minmax(self) -> Self:
         """The user's own positions from 0 to 1; what the model added of itself is 0."""
-        own = ~self.special
-        low = self.scores.masked_fill(~own, torch.inf).amin(1, keepdim=True)
-        high = self.scores.masked_fill(~own, -torch.inf).amax(1, keepdim=True)
+        low = self.scores.masked_fill(self.special, torch.inf).amin(1, keepdim=True)
+        high = self.scores.masked_fill(self.special, -torch.inf).amax(1, keepdim=True)
         scale = torch.where(high > low, high - low, 1.0)
+        return self._with(
+            ((self.scores - low) / scale).masked_fill(self.special, 0.0),
+            {n: ((s - low) / scale).masked_fill(self.special_of(n), 0.0) for n, s in self.streams.items()},
+        )
 
-        def scaled(s: Tensor) -> Tensor:
-            mapped = (s - low) / scale
-            return mapped.masked_fill(self.special, 0.0) if s.shape == self.special.shape else mapped
+    def special_of(self, stream: str) -> Tensor:
+        """``[B, S]``: positions of a stream that are no part of the user's input."""
+        at = 0
+        for name, scores in self.streams.items():
+            end = at + scores.shape[1]
+            if name == stream and end <= self.special.shape[1]:  # a stretch of the main tokens
+                return self.special[:, at:end]
+            at = end
+        return torch.zeros_like(self.streams[stream], dtype=torch.bool)
 
-        return self._mapped(scaled)
-
-    def _mapped(self, function: Callable[[Tensor], Tensor]) -> Self:
+    def _with(self, scores: Tensor, streams: Mapping[str, Tensor], **changes: Any) -> Self:
         """Other scores of the same input. What accounted for the old ones (ledger, layers, heads) is left behind."""
-        streams = {name: function(s) for name, s in self.streams.items()}
-        changes: dict[str, Any] = {
-            "scores": function(self.scores),
-            "streams": streams,
-            "ledger": None,
-            "layers": None,
-            "heads": None,
-        }
+        changes |= {"scores": scores, "streams": streams, "ledger": None, "layers": None, "heads": None}
         return replace(self, **changes)  # type: ignore[type-var]  # what this is mixed into is a dataclass
 
-    def _combined(self, other: Self | float, how: Callable[..., Tensor], sign: str) -> Self:
+    def _mapped(self, function: Callable[[Tensor], Tensor]) -> Self:
+        streams = {name: function(s) for name, s in self.streams.items()}
+        return self._with(function(self.scores), streams, value=function(self.value))
+
+    def _combined(self, other: Self, how: Callable[[Tensor, Tensor], Tensor], sign: str) -> Self:
         if not isinstance(other, Arithmetic):
-            return self._mapped(lambda s: how(s, other))
+            raise InputError(
+                f"Explanations are added to and subtracted from each other, not {type(other).__name__}: what the model "
+                "did not read must stay 0."
+            )
         if self.scores.shape != other.scores.shape or list(self.streams) != list(other.streams):
             raise InputError(
                 f"The explanations have different positions ({list(self.scores.shape)} and "
@@ -77,17 +85,14 @@ class Arithmetic:
             )
         if self.origins != other.origins:
             raise InputError("The explanations are of different inputs; only those of the same input can be combined.")
-        same_target = self.target_names == other.target_names
-        return replace(  # type: ignore[type-var]  # as above
-            self._mapped(lambda s: s),
-            scores=how(self.scores, other.scores),
-            streams={name: how(s, other.streams[name]) for name, s in self.streams.items()},
-            method=self.method if self.method == other.method else f"{self.method} {sign} {other.method}",
-            target=self.target if same_target else None,
-            target_names=self.target_names
-            if same_target
-            else tuple(f"{a} {sign} {b}" for a, b in zip(self.target_names, other.target_names, strict=True)),
-        )
+        changes: dict[str, Any] = {"value": how(self.value, other.value)}
+        if self.method != other.method:
+            changes["method"] = f"{self.method} {sign} {other.method}"
+        if self.target_names != other.target_names:
+            names = zip(self.target_names, other.target_names, strict=True)
+            changes |= {"target": None, "target_names": tuple(f"{a} {sign} {b}" for a, b in names)}
+        streams = {name: how(s, other.streams[name]) for name, s in self.streams.items()}
+        return self._with(how(self.scores, other.scores), streams, **changes)
 
     def __add__(self, other: Self) -> Self:
         return self._combined(other, operator.add, "+")
@@ -97,12 +102,12 @@ class Arithmetic:
         return self._combined(other, operator.sub, "-")
 
     def __mul__(self, factor: float) -> Self:
-        return self._combined(factor, operator.mul, "*")
+        return self._mapped(lambda s: s * factor)
 
     __rmul__ = __mul__
 
     def __truediv__(self, divisor: float) -> Self:
-        return self._combined(divisor, operator.truediv, "/")
+        return self._mapped(lambda s: s / divisor)
 
     def __neg__(self) -> Self:
         return self._mapped(operator.neg)

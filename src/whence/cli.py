@@ -6,6 +6,7 @@ Results go to stdout or the named file, progress and messages to stderr. Exit co
 
 from __future__ import annotations
 
+import csv
 import glob
 import json
 import os
@@ -24,6 +25,7 @@ from .check import check as look
 from .errors import InputError, ModelError, NumericalError, WhenceError, WhenceWarning, WriteError
 from .explainer import Explainer
 from .explanation import Explanations
+from .files import is_file
 from .methods import methods as all_methods
 
 FAILED, WRONG, INTERRUPTED = 1, 2, 130
@@ -92,7 +94,7 @@ def load(model: str, device: str | None, dtype: str, remote: bool, pickle: bool,
     import torch
 
     precision: Any = dtype if dtype == "auto" else getattr(torch, dtype, None)
-    if dtype != "auto" and not isinstance(precision, torch.dtype):
+    if dtype != "auto" and not (isinstance(precision, torch.dtype) and precision.is_floating_point):
         raise InputError(f"'{dtype}' is no precision: float32, float64, bfloat16, float16 or auto.")
     _quiet_transformers()
     try:
@@ -118,15 +120,15 @@ def read(words: list[str], explainer: Explainer, text: str | None = None) -> lis
     out: list[Any] = []
     for word in words:
         if word == "-":
-            out += [line.rstrip("\r\n") for line in sys.stdin if line.strip()]
+            out += _lines()
             continue
+        found = sorted(glob.glob(word)) if any(c in word for c in GLOB) and not is_file(word) else []
         if explainer.modality == "text":
-            out.append(_text(word))
-            continue
-        found = sorted(glob.glob(word)) if any(c in word for c in GLOB) and not Path(word).exists() else [word]
-        if not found:
+            out += [_text(name) for name in found or [word]]
+        elif found or not any(c in word for c in GLOB) or is_file(word):
+            out += found or [word]
+        else:
             raise InputError(f"No file fits the pattern '{word}'.")
-        out += found
     if not out:
         raise InputError("There is no input: give texts or files, or pipe them in with `-`.")
     if text is not None:
@@ -136,13 +138,16 @@ def read(words: list[str], explainer: Explainer, text: str | None = None) -> lis
     return out
 
 
+def _lines() -> list[str]:
+    try:
+        return [line.rstrip("\r\n") for line in sys.stdin if line.strip()]
+    except UnicodeDecodeError as error:
+        raise InputError(f"What came through stdin is no text: {error}.") from error
+
+
 def _text(word: str) -> str:
     """A text, or the text in the file of that name."""
-    try:
-        is_file = Path(word).is_file()
-    except (OSError, ValueError):  # too long for a name, or with a NUL
-        is_file = False
-    if not is_file:
+    if not is_file(word):
         return word
     typer.echo(f"whence: reading the file {word}.", err=True)
     try:
@@ -165,11 +170,16 @@ def _has_header(path: str) -> int:
         return int(any(c.isalpha() and c not in "eEnaNif" for c in file.readline()))
 
 
+def target_of(word: str | None) -> Any:
+    """A target as a number or a label."""
+    return int(word) if word is not None and word.strip().lstrip("-").isdecimal() else word
+
+
 def targets_of(words: str | None) -> list[Any]:
-    """Targets as numbers or labels."""
+    """Several, with commas between; a label that has a comma stands in quotation marks."""
     if words is None:
         return [None]
-    return [int(w) if w.strip().lstrip("-").isdigit() else w.strip() for w in words.split(",")]
+    return [target_of(word.strip()) for word in next(csv.reader([words], skipinitialspace=True))]
 
 
 def options_of(pairs: list[str] | None) -> dict[str, Any]:
@@ -230,7 +240,7 @@ def explain(
         _check_out(out)
         explainer = load(model, device, dtype, trust_remote_code, allow_pickle, truncate)
         items = read(inputs, explainer, text)
-        found = explainer(items, method, targets_of(target)[0], batch_size=batch_size, **options_of(option))
+        found = explainer(items, method, target_of(target), batch_size=batch_size, **options_of(option))
         deliver(found, out, as_json)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from .ledger import Ledger
 from .methods import Method, Reading, create
 from .node import node_of
 from .run import Run, clean_buffers, evaluating
-from .streams import split
+from .streams import in_order, patch_places, split
 from .target import At, Seed, Target, find_logits, seed
 from .trace import Trace
 
@@ -97,7 +98,14 @@ def forwarded(
         stack.enter_context(evaluating(model))
         stack.enter_context(clean_buffers(model))
         stack.enter_context(_eager(model))
-        yield _forward(model, args, kwargs, batch, method, target, _padding(kwargs))
+        run = _forward(model, args, kwargs, batch, method, target, _padding(kwargs))
+        if any(s.name == "image" and s.grid is None for s in split(run.tokens(), _length(run), run)):
+            run.places = patch_places(run)
+        yield run
+
+
+def _length(run: Run) -> int:
+    return math.prod(atom.size for atom in run.tokens())
 
 
 def _sample(inputs: tuple[list[Any], dict[str, Any]], batch: int, i: int) -> tuple[list[Any], dict[str, Any]]:
@@ -253,6 +261,7 @@ def _last(trace: Trace, mask: Tensor | None, batch: int, logits: Tensor | None) 
 
 def _explanation(run: Run, reading: Reading, scores: Tensor, method: Method, options: dict[str, Any]) -> Explanation:
     layout = _layout(run, reading, scores)
+    scores = layout.scores
     image = next((s.tensor.shape[-2:] for s in run.trace.sources if s.tensor.dim() == 4), None)
     labels = labels_of(run.model)
     names = labels if len(labels) == run.seed.logits.shape[-1] else {}
@@ -263,6 +272,7 @@ def _explanation(run: Run, reading: Reading, scores: Tensor, method: Method, opt
         method=method.name,
         options=options,
         logits=run.seed.logits.detach(),
+        value=run.seed.value,
         prediction=run.seed.prediction,
         target=run.seed.index,
         coverage=run.trace.coverage,
@@ -273,7 +283,7 @@ def _explanation(run: Run, reading: Reading, scores: Tensor, method: Method, opt
         patch_start=layout.patch_start,
         image_size=(int(image[0]), int(image[1])) if image is not None and layout.grid is not None else None,
         ledger=run.ledger,
-        layers=None if reading.layers is None else _layers(run, reading.layers),
+        layers=None if reading.layers is None else _layers(run, reading.layers, layout.order),
         heads=None if reading.heads is None else reading.heads.detach(),
         target_names=tuple(run.seed.names(names)),
         prediction_names=tuple(run.seed.said(names, task)),
@@ -290,8 +300,10 @@ def _task(model: nn.Module, start: Seed) -> str:
     return "regression" if problem == "regression" or start.logits.shape[-1] == 1 else "single-label"
 
 
-def _layers(run: Run, layers: Tensor) -> Tensor:
+def _layers(run: Run, layers: Tensor, order: Tensor | None) -> Tensor:
     """Relevance per layer, padding exactly 0."""
+    if order is not None and order.shape[1] == layers.shape[2]:
+        layers = layers.gather(2, order[:, None].expand(-1, layers.shape[1], -1))
     if run.mask is None or run.mask.shape != layers[:, 0].shape:
         return layers.detach()
     return layers.detach().masked_fill(run.mask[:, None], 0.0)
@@ -301,10 +313,12 @@ def _layers(run: Run, layers: Tensor) -> Tensor:
 class _Layout:
     """How scores are spread over the user's inputs: fields as in :class:`Explanation`."""
 
+    scores: Tensor
     special: Tensor
     streams: dict[str, Tensor]
     grid: tuple[int, int] | None = None
     patch_start: int = 0
+    order: Tensor | None = None
 
 
 def _layout(run: Run, reading: Reading, scores: Tensor) -> _Layout:
@@ -312,10 +326,15 @@ def _layout(run: Run, reading: Reading, scores: Tensor) -> _Layout:
     if run.mask is not None and run.mask.shape == scores.shape:
         special |= run.mask
     if reading.grid is not None:  # of pixels
-        return _Layout(special, {"image": scores}, reading.grid)
-    layout = _Layout(special, {})
+        return _Layout(scores, special, {"image": scores}, reading.grid)
+    layout = _Layout(scores, special, {})
     for n, (tokens, found) in enumerate([(run.tokens(), scores), *reading.others]):
-        for stream in split(tokens, found.shape[1], run):
+        streams = split(tokens, found.shape[1], run)
+        order = in_order(run, streams, found.shape[1]) if n == 0 else None
+        if order is not None:
+            layout.scores = found = found.gather(1, order)
+            layout.order = order
+        for stream in streams:
             if n == 0:
                 special[:, stream.start : stream.start + stream.length] |= stream.special.to(special.device)
             name = stream.name if stream.name not in layout.streams else f"{stream.name} {len(layout.streams) + 1}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
 from itertools import islice, repeat
 from pathlib import Path
@@ -58,10 +58,11 @@ class Explainer:
     ) -> None:
         if not isinstance(model, nn.Module):
             raise InputError(f"The model is {type(model).__name__}; Whence explains torch.nn.Module objects.")
-        self.model = model if device is None and dtype is None else model.to(device=device, dtype=dtype)
+        self.model = model if device is None and dtype is None else _moved(model, device, dtype)
         self.processor = processor
         self.reader = reader_for(getattr(model, "_orig_mod", model), processor, modality, truncate)
         self.labels = dict(enumerate(labels)) if isinstance(labels, Sequence) else dict(labels or {})
+        self._name = type(getattr(model, "_orig_mod", model)).__name__  # torch.compile wraps the model it was given
 
     @classmethod
     def from_pretrained(
@@ -146,7 +147,11 @@ class Explainer:
         """
         if batch_size < 1:
             raise InputError(f"batch_size must be at least 1, not {batch_size}.")
-        numbered = enumerate(zip(inputs, _targets(target, inputs), strict=False))
+        if not self._many(inputs):
+            raise InputError(
+                f"A stream is of several inputs, and this is one ({type(inputs).__name__}): put it in a list."
+            )
+        numbered = enumerate(_with_targets(inputs, target))
         while window := list(islice(numbered, WINDOW * batch_size)):
             samples = []
             for i, (item, _) in window:
@@ -172,6 +177,8 @@ class Explainer:
             targets: one explanation each.
             options: the methods' options.
         """
+        if self._many(input):
+            raise InputError("Give one input to compare methods on; for several, compare each in turn.")
         out = Explanations()
         refused: WhenceError | None = None
         for name in methods or all_methods():
@@ -190,17 +197,27 @@ class Explainer:
     def _batch(self, samples: list[Sample], method: str, target: Any, options: dict[str, Any]) -> list[Explanation]:
         tensors = collate(samples)
         inputs: Any = tensors[""] if list(tensors) == [""] else tensors
-        e = explain(self.model, self.placed(inputs), method, self.target_of(target, samples), **options)
-        e = self._named(e)
+        e = self._explain(self.placed(inputs), method, self.target_of(target, samples), options)
+        e = _paired(e) if self._compares() and target is None else self._named(e)
         return [attach(e[i], sample) for i, sample in enumerate(samples)]
+
+    def _explain(self, inputs: Any, method: str, target: Any, options: dict[str, Any]) -> Explanation:
+        """An explanation; if the model itself cannot take the input, a sentence that says so."""
+        try:
+            return explain(self.model, inputs, method, target, **options)
+        except (RuntimeError, ValueError, IndexError):
+            try:
+                with torch.no_grad():
+                    self.model(**inputs) if isinstance(inputs, Mapping) else self.model(inputs)
+            except (RuntimeError, ValueError, IndexError) as error:
+                raise InputError(f"The model itself fails on this input: {str(error).splitlines()[0]}") from error
+            raise
 
     def read(self, raw: Any) -> Sample:
         """One raw input as tensors, with the way back."""
         if self.reader is None or self._is_tensors(raw):
-            if isinstance(raw, Tensor):
-                return Sample({"": raw[None] if self.reader is None else raw}, {})
-            if isinstance(raw, Mapping) and self._is_tensors(raw):
-                return Sample(dict(raw), {})
+            if self._is_tensors(raw):
+                return _tensors(raw)
             raise InputError(
                 f"This explainer has no processor, so it takes tensors, not {type(raw).__name__}. Give it one: "
                 "Explainer(model, processor=tokenizer or image processor)."
@@ -215,7 +232,9 @@ class Explainer:
 
     def _many(self, inputs: Any) -> bool:
         """Whether these are several inputs: a list or an iterator, but not one text, picture, series or tensor."""
-        if isinstance(inputs, str | bytes | Path | Mapping | Tensor | np.ndarray | tuple):
+        if isinstance(inputs, np.ndarray):
+            return inputs.dtype.kind in "UO"  # of strings or objects
+        if isinstance(inputs, str | bytes | Path | Mapping | Tensor | tuple):
             return False
         if isinstance(inputs, list):
             return not (self.modality == "series" and bool(inputs) and _is_number(inputs[0]))
@@ -239,9 +258,13 @@ class Explainer:
 
     def target_of(self, target: Any, samples: Sequence[Sample] = ()) -> Any:
         """A target as :func:`whence.explain` takes it: labels and tokens as numbers, positions where needed."""
-        if callable(target) or isinstance(target, At):
+        if isinstance(target, At):
+            inside = target.target
+            many = isinstance(inside, list | tuple)
+            return replace(target, target=[self._class(t) for t in inside] if many else self._class(inside))  # type: ignore[union-attr]  # a list, then
+        if callable(target):
             return target
-        if target is None and isinstance(self.reader, JointReader) and hasattr(self.model, "logit_scale"):
+        if target is None and self._compares():
             return similarity
         if isinstance(target, list | tuple):
             inner = [self._class(t) for t in target]
@@ -249,7 +272,7 @@ class Explainer:
         else:
             resolved = self._class(target)
         positions = [s.position for s in samples]
-        masked = type(self.model).__name__.endswith("ForMaskedLM")
+        masked = self._name.endswith("ForMaskedLM")
         if not masked and (None in positions or not positions):
             return resolved
         if None in positions:
@@ -269,26 +292,32 @@ class Explainer:
         if not self._speaks():
             return target
         tokenizer = self._tokenizer()
-        for written in (f" {target}", target):
+        unknown = getattr(tokenizer, "unk_token_id", None)
+        for written in (target, f" {target}"):
             ids = tokenizer.encode(written, add_special_tokens=False) if hasattr(tokenizer, "encode") else []
-            if len(ids) == 1:
+            if len(ids) == 1 and (ids[0] != unknown or target == tokenizer.unk_token):
                 return int(ids[0])
         known = getattr(tokenizer, "vocabulary", {})
         if target in known:
             return int(known[target])
         raise TargetError(f"'{target}' is not one token of this model's vocabulary: choose one token, or its number.")
 
+    def _compares(self) -> bool:
+        """Whether the model says how well a picture fits a text."""
+        return isinstance(self.reader, JointReader) and hasattr(self.model, "logit_scale")
+
     def _tokenizer(self) -> Any:
         return getattr(self.reader, "tokenizer", None) or getattr(self.processor, "tokenizer", None)
 
     def _speaks(self) -> bool:
         """Whether the classes are tokens."""
-        name = type(self.model).__name__
-        return self._tokenizer() is not None and name.endswith(("LM", "LMHeadModel", "ForConditionalGeneration"))
+        return self._tokenizer() is not None and self._name.endswith(("LM", "LMHeadModel", "ForConditionalGeneration"))
 
     def _named(self, e: Explanation) -> Explanation:
         """Classes by their names."""
-        if self.labels and e.labels != self.labels and max(self.labels) < e.logits.shape[-1]:
+        if self.labels and e.prediction is not None and len(self.labels) != e.logits.shape[-1]:
+            raise InputError(f"{len(self.labels)} labels were given for a model of {e.logits.shape[-1]} classes.")
+        if self.labels and e.prediction is not None:
             e = replace(e, labels=self.labels)
             return replace(e, target_names=_names(e.target, e), prediction_names=_names(e.prediction, e))
         if self._speaks() and e.prediction is not None:
@@ -301,10 +330,24 @@ class Explainer:
         return e
 
 
+def _moved(model: nn.Module, device: Any, dtype: Any) -> nn.Module:
+    try:
+        return model.to(device=device, dtype=dtype)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise InputError(f"The device '{device}' cannot be used here: {str(error).splitlines()[0]}") from error
+
+
 def similarity(outputs: Any) -> Tensor:
     """How well each picture fits its text: the target of models that compare the two."""
     pairs: Tensor = outputs.logits_per_image
     return pairs.diagonal()
+
+
+def _paired(e: Explanation) -> Explanation:
+    """A batch of pairs, each for itself: how well its own picture fits its own text."""
+    own = e.logits.diagonal()[:, None]
+    said = tuple(f"{float(value):.4g}" for value in own[:, 0])
+    return replace(e, logits=own, prediction=None, target=None, labels={}, task="", prediction_names=said)
 
 
 def _names(classes: Tensor | None, e: Explanation) -> tuple[str, ...]:
@@ -317,28 +360,49 @@ def _is_number(item: Any) -> bool:
     return isinstance(item, int | float) or (isinstance(item, list) and bool(item) and isinstance(item[0], int | float))
 
 
-def _targets(target: Any, inputs: Any) -> Iterable[Any]:
-    """One target per input."""
+def _with_targets(inputs: Iterable[Any], target: Any) -> Iterator[tuple[Any, Any]]:
+    """Each input with its target: one for all, or one for each."""
     if isinstance(target, Tensor):
         target = target.tolist()
     if not isinstance(target, list | tuple):
-        return repeat(target)
-    count = len(inputs) if hasattr(inputs, "__len__") else len(target)
-    if len(target) != count:
-        raise TargetError(f"{len(target)} targets were given for {count} inputs: give one for all, or one for each.")
-    return target
+        yield from zip(inputs, repeat(target), strict=False)
+        return
+    count = len(inputs) if isinstance(inputs, Sized) else None
+    try:
+        if count is not None and count != len(target):
+            raise ValueError
+        yield from zip(inputs, target, strict=True)
+    except ValueError as error:
+        raise TargetError(
+            f"{len(target)} targets were given for {'another number of' if count is None else count} inputs: give one "
+            "for all, or one for each."
+        ) from error
 
 
 def _shared(targets: list[Any]) -> Any:
-    """One target for a batch that has the same everywhere."""
-    return targets[0] if all(t is targets[0] for t in targets) else targets
+    """One target for a batch: what is the same everywhere, one per sample, or functions each of which has its own."""
+    if all(t is targets[0] for t in targets):
+        return targets[0]
+    if all(callable(t) for t in targets):
+        return lambda outputs: torch.stack([t(outputs)[i] for i, t in enumerate(targets)])
+    if any(callable(t) or isinstance(t, At) for t in targets):
+        raise TargetError("Targets of a list are all functions, or all classes and labels.")
+    return targets
+
+
+def _tensors(raw: Any) -> Sample:
+    """One sample that is given as tensors."""
+    named = dict(raw) if isinstance(raw, Mapping) else {"": raw}
+    if isinstance(raw, tuple) or any(not t.dim() or len(t) != 1 for t in named.values()):
+        raise InputError("In a list, tensors hold one sample each, as a batch of one; give a whole batch by itself.")
+    return Sample(named, {})
 
 
 def _batches(samples: Sequence[Sample], size: int) -> list[list[int]]:
     """Places of samples that go together: of one shape, sorted by length so that little is padded."""
     groups: dict[Any, list[int]] = {}
     for i, sample in enumerate(samples):
-        groups.setdefault(sample.shape, []).append(i)
+        groups.setdefault(i if sample.alone else sample.shape, []).append(i)
     out = []
     for places in groups.values():
         places.sort(key=lambda i: samples[i].length)

@@ -22,6 +22,19 @@ REASONS = {
 }
 
 
+def is_file(name: str) -> bool:
+    """Whether there is a file of this name; a text that is too long for a name, or has a NUL, is none."""
+    try:
+        return Path(name).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def shortened(name: str) -> str:
+    """A name for a message."""
+    return name if len(name) <= 100 else f"{name[:100]}…"
+
+
 def write(path: str | Path, content: bytes) -> None:
     """Write beside, then rename: a reader sees the old file or the whole new one, and a failure leaves no trace.
 

@@ -118,6 +118,10 @@ class Ledger:
         else:
             entry.amount = entry.amount + amount
 
+    def forget(self) -> None:
+        """Start anew."""
+        self.entries, self._by_operation = [], {}
+
     # -- read afterwards ---------------------------------------------------------------------------------------
 
     def close(self, total: Tensor, sums: list[Tensor], marks: list[int], floor: int) -> None:

@@ -15,6 +15,10 @@ from .inputs.smiles import SmilesTokenizer
 
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "spiece.model", "sentencepiece.bpe.model", "vocab.json")
+REMOTE = (
+    "This model brings its own Python code, which is not run unless you say so: read it, and give "
+    "trust_remote_code=True (--trust-remote-code) if you trust it."
+)
 
 
 def load_model(name: str, dtype: Any, trust_remote_code: bool, allow_pickle: bool, **options: Any) -> nn.Module:
@@ -94,10 +98,7 @@ def _class(transformers: Any, config: Any, trust_remote_code: bool) -> Any:
     names = getattr(config, "architectures", None) or []
     if getattr(config, "auto_map", None) and not hasattr(transformers, (names or ["?"])[0]):
         if not trust_remote_code:
-            raise ModelError(
-                "This model brings its own Python code, which is not run unless you say so: read it, and give "
-                "trust_remote_code=True (--trust-remote-code) if you trust it."
-            )
+            raise ModelError(REMOTE)
         kinds = [k for k in config.auto_map if k.startswith("AutoModel")]
         return getattr(transformers, kinds[0])
     for name in names:
@@ -128,6 +129,8 @@ def _explained(name: str, what: str) -> Any:
     except (InputError, FileError, ModelError, MissingError):
         raise
     except Exception as error:  # HuggingFace, safetensors and the network each have their own
+        if "trust_remote_code" in str(error):
+            raise ModelError(REMOTE) from error
         first = str(error).strip().splitlines()
         raise ModelError(
             f"The {what} '{name}' could not be loaded: {first[0][:300] if first else type(error).__name__}"

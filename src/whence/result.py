@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, Self
@@ -17,7 +18,7 @@ from .origin import ImageOrigin, Origin, TextOrigin
 from .words import Word
 
 #: fields with one entry per sample
-TENSORS = ("scores", "special", "logits", "prediction", "target", "layers", "heads")
+TENSORS = ("scores", "special", "logits", "value", "prediction", "target", "layers", "heads")
 NAMES = ("target_names", "prediction_names", "origins")
 
 
@@ -50,6 +51,7 @@ class Result(Arithmetic):
         method: the method's name.
         options: its options.
         logits: ``[B, C]`` what the model said (the target's values where there are no classes).
+        value: ``[B]`` the value of what was explained: a class's logit, a function's value.
         prediction: ``[B]`` predicted classes, or ``None``.
         target: ``[B]`` explained classes, or ``None`` where the target was a function.
         labels: the model's class names.
@@ -71,6 +73,7 @@ class Result(Arithmetic):
     method: str
     options: Mapping[str, Any]
     logits: Tensor
+    value: Tensor
     prediction: Tensor | None
     target: Tensor | None
     coverage: Coverage
@@ -94,7 +97,8 @@ class Result(Arithmetic):
 
     def __getitem__(self, index: int | slice) -> Self:
         """The explanation of one sample (a batch of one), or of several."""
-        chosen = [range(len(self))[index]] if isinstance(index, int) else list(range(len(self)))[index]
+        every = range(len(self))
+        chosen = list(every[index]) if isinstance(index, slice) else [every[operator.index(index)]]
 
         def some(tensor: Tensor | None) -> Tensor | None:
             return None if tensor is None else tensor[chosen]
@@ -276,7 +280,7 @@ def _called(unit: Unit) -> str:
 
 def _same(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return a.dtype == b.dtype and torch.equal(a.nan_to_num(), b.nan_to_num()) and torch.equal(a.isnan(), b.isnan())
+        return a.dtype == b.dtype and a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all())
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         return list(a) == list(b) and all(_same(a[k], b[k]) for k in a)
     return type(a) is type(b) and bool(a == b)

@@ -54,6 +54,7 @@ class Run:
         trace: what happened.
         seed: where backwards start.
         mask: ``[batch, tokens]``, true where a token is padding; ``None`` if there is no padding mask.
+        places: a grid, and ``[batch, patches]``: where each patch went, if the model puts them in its own order.
     """
 
     def __init__(self, model: nn.Module, trace: Trace, seed: Seed, rulebook: Rulebook, mask: Tensor | None) -> None:
@@ -63,6 +64,7 @@ class Run:
         self.rulebook = rulebook
         self.mask = mask
         self.boundaries = self._boundaries()
+        self.places: tuple[tuple[int, int], Tensor] | None = None
         self.ledger: Ledger | None = trace.ledger
         if rulebook.phase is not None:
             self.ledger = Ledger(trace.batch)
@@ -163,6 +165,11 @@ class Run:
             self.ledger.close(total, sums, [b.node.seq for b in met], floor)
         layers = [self.per_token(precise(b.relevance), b.node.axes) for b in met[:-1] if b.relevance is not None]
         return torch.stack(layers, 1) if len({t.shape for t in layers}) == 1 else None
+
+    def forget(self) -> None:
+        """Leave out of the books what was sent back to learn about the model, not to explain it."""
+        if self.ledger is not None:
+            self.ledger.forget()
 
     # -- tokens ----------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ FORMAT = "whence-explanations"
 VERSION = 1
 ORIGINS = {"text": TextOrigin, "image": ImageOrigin, "sound": SoundOrigin, "series": SeriesOrigin}
 #: what an explanation without it would not be one
-REQUIRED = ("scores", "special", "method", "logits", "coverage")
+REQUIRED = ("scores", "special", "method", "logits", "value", "streams", "coverage")
 
 Record = dict[str, Any]
 Put = Callable[[Tensor], Any]

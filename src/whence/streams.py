@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .axes import Dim
+from .axes import Dim, per_token
 from .node import Node, Source, node_of
 from .run import Run
 
@@ -79,12 +79,12 @@ def split(dim: Dim, length: int, run: Run) -> list[Stream]:
     out: list[Stream] = []
     start = 0
     for group in groups:
-        out.append(_stream(group, start, run))
+        out.append(_stream(group, start))
         start += out[-1].length
     return out
 
 
-def _stream(group: list[_Stretch], start: int, run: Run) -> Stream:
+def _stream(group: list[_Stretch], start: int) -> Stream:
     name = next((s.name for s in group if s.name), "input")
     special: list[bool] = []
     grid, patch_start = None, 0
@@ -92,10 +92,7 @@ def _stream(group: list[_Stretch], start: int, run: Run) -> Stream:
         if stretch.grid is not None:
             grid, patch_start = stretch.grid, len(special)
         special += [stretch.name is None] * stretch.length
-    stream = Stream(name, start, len(special), torch.tensor(special), grid, patch_start)
-    if name == "image" and grid is None:
-        _guess_grid(stream, run)
-    return stream
+    return Stream(name, start, len(special), torch.tensor(special), grid, patch_start)
 
 
 def _stretches(dim: Dim, length: int, run: Run) -> list[_Stretch]:
@@ -140,14 +137,64 @@ def _kind(source: Source) -> str:
     return "image" if is_image else "input"
 
 
-def _guess_grid(stream: Stream, run: Run) -> None:
-    """The grid of patches whose way through the model was not followed, from the model's patch size if it fits."""
+# -- patches that were not followed ----------------------------------------------------------------------------------
+
+
+def patch_places(run: Run) -> tuple[tuple[int, int], Tensor] | None:
+    """Where each patch of a picture went, for models that put patches in an order of their own (ViLT draws one).
+
+    The gradient of what enters the first block with respect to the pixels, once with every position counted as 1 and
+    once as its number, differs in each patch by the number of the position that the patch went to.
+
+    Returns:
+        The grid, and ``[batch, patches]``: the position of each patch, row by row; ``None`` if that is not so.
+    """
     patch = getattr(getattr(run.model, "config", None), "patch_size", None)
-    sizes = [s.tensor.shape[-2:] for s in run.trace.sources if s.tensor.dim() == 4]
-    if not isinstance(patch, int) or len(sizes) != 1:
-        return
-    h, w = sizes[0][0] // patch, sizes[0][1] // patch
-    extra = stream.length - h * w
-    if 0 <= extra <= 8 and int(stream.special[:extra].sum()) in (0, extra):
-        stream.grid, stream.patch_start = (h, w), extra
-        stream.special[:extra] = True
+    pixels = [s.tensor for s in run.trace.sources if s.tensor.dim() == 4]
+    entry = run.position("position")
+    if not isinstance(patch, int) or len(pixels) != 1 or entry is pixels[0] or not run.tokens():
+        return None
+    sums = per_token(entry, node_of(entry).axes, run.trace.batch, run.tokens())
+    numbers = torch.arange(1, sums.shape[1] + 1, dtype=sums.dtype, device=sums.device)
+    (once,) = torch.autograd.grad(sums.sum(), pixels, retain_graph=True, materialize_grads=True)
+    (numbered,) = torch.autograd.grad((sums * numbers).sum(), pixels, retain_graph=True, materialize_grads=True)
+    run.forget()
+    if not bool(once.any()):
+        return None
+    h, w = (n // patch for n in once.shape[-2:])
+    inner, norm = (_per_patch(once * other, h, w, patch) for other in (numbered, once))
+    places = inner / norm.clamp(min=torch.finfo(norm.dtype).tiny)
+    whole = places.round()
+    expected = whole.reshape(-1, 1, h, w).repeat_interleave(patch, 2).repeat_interleave(patch, 3)
+    error = (numbered[..., : h * patch, : w * patch] - expected * once[..., : h * patch, : w * patch]).abs().max()
+    if not bool((norm > 0).all()) or float(error) > 1e-3 * float(numbered.abs().max()):
+        return None
+    return (h, w), whole.long() - 1
+
+
+def _per_patch(map: Tensor, h: int, w: int, patch: int) -> Tensor:
+    cut = map.double()[..., : h * patch, : w * patch].sum(1)
+    return cut.reshape(-1, h, patch, w, patch).sum((2, 4)).flatten(1)
+
+
+def in_order(run: Run, streams: list[Stream], length: int) -> Tensor | None:
+    """``[batch, tokens]``: positions in an order in which a picture's patches lie row by row; ``None`` if they do.
+
+    The stream of the picture learns its grid.
+    """
+    image = next((s for s in streams if s.name == "image" and s.grid is None), None)
+    if image is None or run.places is None:
+        return None
+    grid, places = run.places
+    taken = torch.zeros(len(places), length, dtype=torch.bool, device=places.device).scatter(1, places, True)
+    inside = torch.zeros(length, dtype=torch.bool, device=places.device)
+    inside[image.start : image.start + image.length] = True
+    if bool((taken & ~inside).any()) or int(taken.sum()) != places.numel():
+        return None
+    extra = image.length - places.shape[1]
+    own = (inside & ~taken).nonzero()[:, 1].reshape(len(places), extra)
+    every = torch.arange(length, device=places.device).expand(len(places), -1)
+    before, after = every[:, : image.start], every[:, image.start + image.length :]
+    image.grid, image.patch_start = grid, extra
+    image.special = torch.arange(image.length) < extra
+    return torch.cat([before, own, places, after], 1)

@@ -55,9 +55,7 @@ def view(one: Result) -> View:
 
 def _panel(one: Result, name: str, origin: Origin | None) -> Panel:
     scores = one.streams[name][0].double().cpu().numpy()
-    special = (
-        one.special[0].cpu().numpy() if one.streams[name].shape == one.special.shape else np.zeros(len(scores), bool)
-    )
+    special = one.special_of(name)[0].cpu().numpy()
     grid = one.grid if name == "image" or len(one.streams) == 1 else None
     if isinstance(origin, TextOrigin):
         special = np.array([span is None for span in origin.spans])
@@ -65,7 +63,8 @@ def _panel(one: Result, name: str, origin: Origin | None) -> Panel:
         patches = one.patches[0].double().cpu().numpy()
         return Panel(name, patches.sum(0), np.zeros(grid[1], bool), origin, grid=grid, patches=patches)
     if isinstance(origin, SeriesOrigin):
-        return Panel(name, scores, special, origin, grid=(len(scores), 1), patches=scores[:, None])
+        own = scores[~special]
+        return Panel(name, scores, special, origin, grid=(len(own), 1), patches=own[:, None])
     has_picture = isinstance(origin, ImageOrigin)
     return Panel(
         stream=name,

@@ -100,7 +100,9 @@ def pieces(
     """
     tokens = sorted((_trim(text, start, end), i) for i, start, end in spans)
     stretches = [list(span) for span in words(text)] if whole_words else []
-    solid = _merge(sorted([*stretches, *([s, e] for (s, e), _ in tokens if e > s)]))
+    blank = whole_words and bool(stretches)  # tokens of spaces alone go to a word beside them
+    written = [[s, e] for (s, e), _ in tokens if e > s and not (blank and not text[s:e].strip())]
+    solid = _merge(sorted([*stretches, *written]))
     members: dict[int, list[int]] = {}
     loose: list[tuple[int, int]] = []
     at = 0
@@ -110,7 +112,8 @@ def pieces(
         if not solid:
             loose.append((start, i))
             continue
-        nearest = at if end > start else _nearest(solid, start)
+        inside = end > start and solid[at][0] <= start < solid[at][1]
+        nearest = at if inside else _nearest(solid, end)
         members.setdefault(nearest, []).append(i)
     if loose:  # a text of nothing that is written, and tokens all the same
         positions = tuple(sorted(i for _, i in loose))

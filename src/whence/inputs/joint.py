@@ -14,8 +14,10 @@ from .picture import PictureReader, read_picture
 from .sample import Sample
 from .text import TextReader
 
-#: what a model that takes a picture's features, not its pixels, is given besides the text
-FEATURES = ("visual_feats", "visual_pos", "visual_embeds", "visual_attention_mask", "visual_token_type_ids")
+#: what a model that takes a picture's features, not its pixels, is given besides the text, and its dimensions
+FEATURES = {
+    "visual_feats": 3, "visual_pos": 3, "visual_embeds": 3, "visual_attention_mask": 2, "visual_token_type_ids": 2,
+}  # fmt: skip
 
 
 class JointReader:
@@ -34,8 +36,9 @@ class JointReader:
 
     def read(self, raw: Any) -> Sample:
         """One picture (or its features) with one text."""
-        given = raw if isinstance(raw, Mapping) else dict(zip(("image", "text"), raw, strict=False))
-        if not isinstance(raw, Mapping | tuple) or "text" not in given:
+        pair = isinstance(raw, tuple) and len(raw) == 2
+        given = raw if isinstance(raw, Mapping) else dict(zip(("image", "text"), raw, strict=True)) if pair else {}
+        if "text" not in given:
             raise InputError(
                 "This model reads a picture and a text: give {'image': ..., 'text': ...} or the pair (image, text)."
             )
@@ -49,7 +52,7 @@ class JointReader:
                 raise InputError(
                     f"'{name}' is {type(value).__name__}; what is not a picture or a text must be a tensor."
                 )
-            tensors[name] = value if value.dim() > 2 or len(value) == 1 else value[None]
+            tensors[name] = value[None] if value.dim() < FEATURES.get(name, value.dim()) else value
         if self.picture is None:
             if not any(name in FEATURES for name in given):
                 raise InputError(

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..extras import need
+from ..files import is_file, shortened
 from ..origin import ImageOrigin
 from .sample import Sample
 
@@ -28,8 +29,12 @@ def read_picture(raw: Any) -> tuple[Any, str]:
     if isinstance(raw, str | Path):
         return _open(str(raw)), Path(raw).name
     if isinstance(raw, np.ndarray):
-        return image.fromarray(_bytes(raw)).convert("RGB"), ""
+        return _upright(image.fromarray(_bytes(raw))), ""
     if isinstance(raw, image.Image):
+        try:
+            raw.load()
+        except (OSError, SyntaxError, ValueError) as error:
+            raise InputError(f"The picture cannot be read: {error}.") from error
         return _upright(raw), Path(getattr(raw, "filename", "") or "").name
     raise InputError(f"A picture is a path, a PIL image or an array, not {type(raw).__name__}.")
 
@@ -41,8 +46,8 @@ def _open(path: str) -> Any:
             f"'{path}' is an address on the network, and Whence fetches nothing: what is explained must be what you "
             "have in hand. Download the picture and give its path."
         )
-    if not Path(path).exists():
-        raise InputError(f"There is no file '{path}'.")
+    if not is_file(path):
+        raise InputError(f"There is no file '{shortened(path)}'.")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", image.DecompressionBombWarning)
@@ -128,7 +133,15 @@ class PictureReader:
         return {k: v for k, v in out.items() if isinstance(v, Tensor)}
 
     def _place(self, width: int, height: int) -> Placing:
-        return placing(lambda picture: self.process(picture)[self.name], width, height)
+        def process(picture: Any) -> Tensor:
+            return self.process(picture)[self.name]
+
+        larger = -(-64 // min(width, height))  # a few pixels are too coarse to be found again when they are enlarged
+        if larger > 4:
+            scale, shift, size = placing(process, width * larger, height * larger)
+            if scale != (1.0, 1.0):
+                return (scale[0] * larger, scale[1] * larger), shift, size
+        return placing(process, width, height)
 
 
 def placing(process: Callable[[Any], Tensor], width: int, height: int) -> Placing:

@@ -21,12 +21,14 @@ class Sample:
         origins: what the user gave, by kind: ``text``, ``image``, ``audio``, ``series``.
         pads: the value that fills each argument up to the length of a longer sample; empty where nothing may be padded.
         position: where the answer stands, for a model that answers at every position.
+        alone: it cannot share a batch.
     """
 
     tensors: dict[str, Tensor]
     origins: Mapping[str, Origin]
     pads: Mapping[str, float] = field(default_factory=dict)
     position: int | None = None
+    alone: bool = False
 
     @property
     def length(self) -> int:

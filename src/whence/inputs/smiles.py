@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..errors import InputError
+
 #: an atom in brackets, a two-letter halogen, a ring number of two digits, a reaction arrow, or one character
 SYMBOL = re.compile(r"\[[^\]]*\]|Br|Cl|%\d\d|>>|.", re.DOTALL)
 
@@ -46,8 +48,11 @@ class SmilesTokenizer:
     def __len__(self) -> int:
         return len(self.vocabulary)
 
-    def __call__(self, text: str, truncation: bool = False, max_length: int = 0, **_: Any) -> dict[str, list[Any]]:
+    def __call__(self, *texts: str, truncation: bool = False, max_length: int = 0, **_: Any) -> dict[str, list[Any]]:
         """Ids, symbols and their places; ``[MASK]`` in the text is the mask."""
+        if len(texts) != 1:
+            raise InputError("A molecule is one string; write a reaction as 'reactants>>product'.")
+        (text,) = texts
         found = [(m.group(), m.span()) for m in SYMBOL.finditer(text)]
         if truncation:
             found = found[: max_length - 2]

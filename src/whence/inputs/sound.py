@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..extras import need
+from ..files import is_file, shortened
 from ..origin import SoundOrigin
 from .sample import Sample
 
@@ -62,7 +63,10 @@ def read_wave(raw: Any, rate: int) -> tuple[npt.NDArray[np.float32], int, str]:
         name = Path(raw).name
         wave, rate = _open(str(raw))
     elif isinstance(raw, Mapping) and "array" in raw:
-        wave, rate = np.asarray(raw["array"]), int(raw.get("sampling_rate", rate))
+        given = raw.get("sampling_rate", rate)
+        if not isinstance(given, int | float) or given < 1:
+            raise InputError(f"'sampling_rate' is a number of samples per second, not {given!r}.")
+        wave, rate = np.asarray(raw["array"]), int(given)
     elif isinstance(raw, np.ndarray):
         wave = raw
     else:
@@ -70,11 +74,11 @@ def read_wave(raw: Any, rate: int) -> tuple[npt.NDArray[np.float32], int, str]:
             f"A recording is a path, a wave (numpy array), or {{'array': wave, 'sampling_rate': rate}}, not "
             f"{type(raw).__name__}."
         )
-    wave = wave.mean(1) if wave.ndim == 2 and wave.shape[1] <= 8 else wave
-    if wave.ndim != 1 or not wave.size or wave.dtype.kind not in "fi":
-        raise InputError(f"A wave has one value per sample; this array has shape {list(wave.shape)} ({wave.dtype}).")
     if wave.dtype.kind == "i":
         wave = wave / -float(np.iinfo(wave.dtype).min)
+    wave = wave.mean(1) if wave.ndim == 2 and wave.shape[1] <= 8 else wave
+    if wave.ndim != 1 or not wave.size or wave.dtype.kind != "f":
+        raise InputError(f"A wave has one value per sample; this array has shape {list(wave.shape)} ({wave.dtype}).")
     if not np.isfinite(wave).all():
         raise InputError("The recording holds a NaN or an infinity.")
     return wave.astype(np.float32), rate, name
@@ -83,8 +87,8 @@ def read_wave(raw: Any, rate: int) -> tuple[npt.NDArray[np.float32], int, str]:
 def _open(path: str) -> tuple[npt.NDArray[Any], int]:
     if "://" in path:
         raise InputError(f"'{path}' is an address on the network, and Whence fetches nothing: give a file's path.")
-    if not Path(path).exists():
-        raise InputError(f"There is no file '{path}'.")
+    if not is_file(path):
+        raise InputError(f"There is no file '{shortened(path)}'.")
     library = need("soundfile", "recordings", "audio")
     try:
         wave, rate = library.read(path, dtype="float32")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import unicodedata
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from ..errors import InputError, ModelError, WhenceWarning
 from ..origin import Span, TextOrigin
+from ..words import words
 from .sample import Sample
 
 UNSET = 1_000_000  # a tokenizer that knows no limit gives a huge one
@@ -35,6 +37,7 @@ class TextReader:
         self.limit = limit(tokenizer, model)
         self.molecule = bool(getattr(tokenizer, "molecules", False))
         self.takes = _arguments(model)
+        self.fills = type(model).__name__.endswith("ForMaskedLM")
         writes = type(model).__name__.endswith("ForConditionalGeneration")
         self.start = getattr(getattr(model, "config", None), "decoder_start_token_id", None) if writes else None
         self._check_vocabulary(model)
@@ -54,10 +57,13 @@ class TextReader:
         tensors.setdefault("attention_mask", torch.ones_like(tensors["input_ids"]))
         tensors = {n: t for n, t in tensors.items() if self.takes is None or n in self.takes or n == "input_ids"}
         pads = self._pads(tensors)
-        position = self._mask_position(tensors["input_ids"])
+        position = self._mask_position(tensors["input_ids"]) if self.fills else None
         if self.start is not None:  # the first token that an encoder-decoder would write
             tensors["decoder_input_ids"], position = torch.tensor([[self.start]]), 0
-        return Sample(tensors, {"text": origin}, pads, position)
+        self._check_ids(tensors["input_ids"])
+        return Sample(
+            tensors, {"text": origin}, pads, position, alone=getattr(self.tokenizer, "pad_token_id", None) is None
+        )
 
     def _pads(self, tensors: Mapping[str, Tensor]) -> dict[str, float]:
         """What fills shorter samples; nothing where padding on the right is not what the model expects."""
@@ -115,7 +121,7 @@ class TextReader:
         parts = encoding["parts"]
         offsets = encoding.get("offset_mapping")
         if offsets is None:
-            return _find(texts, encoding["tokens"], parts)
+            return _find(texts, encoding["tokens"], parts, getattr(self.tokenizer, "unk_token", "[UNK]"))
         return [
             None if part is None else Span(int(a), int(b), part) for (a, b), part in zip(offsets, parts, strict=True)
         ]
@@ -127,16 +133,31 @@ class TextReader:
         warnings.warn(f"{said}: the rest was not read.", WhenceWarning, stacklevel=2)
 
     def _check_vocabulary(self, model: nn.Module) -> None:
-        known = getattr(getattr(model, "config", None), "vocab_size", None)
-        size = len(self.tokenizer) if hasattr(self.tokenizer, "__len__") else None
-        if not isinstance(known, int) or size is None:
-            return
-        if size < known // 2:
-            raise ModelError(
-                f"The tokenizer knows {size} tokens and the model {known}: they do not belong together, and the "
-                "explanation would be of something that the user did not write. Give the model's own tokenizer "
-                "(Explainer(model, processor=tokenizer))."
-            )
+        """A tokenizer that knows far fewer tokens than the model is another model's."""
+        self.known = _vocabulary(model)
+        if self.known is not None and hasattr(self.tokenizer, "__len__") and len(self.tokenizer) < self.known // 2:
+            raise self._stranger()
+
+    def _check_ids(self, ids: Tensor) -> None:
+        if self.known is not None and int(ids.max()) >= self.known:
+            raise self._stranger()
+
+    def _stranger(self) -> ModelError:
+        count = len(self.tokenizer) if hasattr(self.tokenizer, "__len__") else "more"
+        return ModelError(
+            f"The tokenizer knows {count} tokens and the model {self.known}: they do not belong together, and the "
+            "explanation would be of something that the user did not write. Give the model's own tokenizer "
+            "(Explainer(model, processor=tokenizer))."
+        )
+
+
+def _vocabulary(model: nn.Module) -> int | None:
+    """How many tokens a model knows, if it says."""
+    try:
+        return getattr(model.get_input_embeddings(), "num_embeddings", None)  # type: ignore[operator]  # not every module
+    except (AttributeError, NotImplementedError):  # no HuggingFace model, or one of several parts
+        text = getattr(getattr(model, "config", None), "text_config", None)
+        return getattr(text, "vocab_size", None)
 
 
 def _arguments(model: nn.Module) -> set[str] | None:
@@ -166,7 +187,7 @@ def limit(tokenizer: Any, model: nn.Module) -> int | None:
 
 
 def _texts(raw: Any) -> tuple[str, ...]:
-    texts = (raw,) if isinstance(raw, str) else tuple(raw)
+    texts = tuple(raw) if isinstance(raw, tuple | list) else (raw,)
     if not 1 <= len(texts) <= 2 or not all(isinstance(t, str) for t in texts):
         raise InputError(f"A text is a string, or a pair of strings; this is {type(raw).__name__}.")
     for text in texts:
@@ -194,28 +215,59 @@ def _parts(encoding: Any, out: Mapping[str, Any], count: int) -> list[int | None
     return parts
 
 
-def _find(texts: tuple[str, ...], tokens: list[str], parts: list[int | None]) -> list[Span | None]:
+def _find(texts: tuple[str, ...], tokens: list[str], parts: list[int | None], unknown: str | None) -> list[Span | None]:
     """The place of each token of a tokenizer that does not say, by reading along."""
-    at = [0] * len(texts)
-    lowered = [t.lower() for t in texts]
-    lowered = [low if len(low) == len(t) else t for low, t in zip(lowered, texts, strict=True)]
-    spans: list[Span | None] = []
-    for token, part in zip(tokens, parts, strict=True):
-        if part is None:
-            spans.append(None)
-            continue
-        text = texts[part]
-        bare = token.removeprefix("##").removesuffix("</w>").removesuffix("@@").strip("▁Ġ ")
-        start = text.find(bare, at[part]) if bare else at[part]
-        start = lowered[part].find(bare.lower(), at[part]) if start < 0 else start
-        if start < 0 or text[at[part] : start].strip():  # unknown: it stands for the next word that is left
-            start = at[part] + len(text[at[part] :]) - len(text[at[part] :].lstrip())
-            end = start + len(text[start:].split(maxsplit=1)[0]) if text[start:].strip() else start
-        else:
+    spans: list[Span | None] = [None] * len(tokens)
+    for part, text in enumerate(texts):
+        letters = [(c, i) for i, char in enumerate(text) for c in _plain(char)]
+        mine = [i for i, p in enumerate(parts) if p == part]
+        at = 0
+        waiting: list[int] = []  # unknown tokens: they stand for what is left out between known ones
+        for i in mine:
+            bare = [] if tokens[i] == unknown else [c for char in _bare(tokens[i]) for c in _plain(char)]
+            start = _search(letters, bare, at) if bare else -1
+            if start < 0:
+                waiting.append(i)
+                continue
             end = start + len(bare)
-        spans.append(Span(start, end, part))
-        at[part] = end
+            spans[i] = Span(letters[start][1], letters[end - 1][1] + 1, part)
+            _share_out(waiting, text, letters[at][1], letters[start][1], part, spans)
+            waiting, at = [], end
+        _share_out(waiting, text, letters[at][1] if at < len(letters) else len(text), len(text), part, spans)
     return spans
+
+
+def _plain(char: str) -> str:
+    """A character without case and accents; nothing for accents, spaces and controls."""
+    kept = (c for c in unicodedata.normalize("NFD", char.lower()) if unicodedata.category(c) not in ("Mn", "Cc", "Cf"))
+    return "".join(c for c in kept if not c.isspace())
+
+
+def _bare(token: str) -> str:
+    """A token without the marks by which tokenizers join and separate."""
+    return token.removeprefix("##").removesuffix("</w>").removesuffix("@@").strip("\u2581\u0120 ")
+
+
+def _search(letters: list[tuple[str, int]], bare: list[str], start: int) -> int:
+    """Where a token's letters stand next, or -1."""
+    size = len(bare)
+    for at in range(start, len(letters) - size + 1):
+        if all(letters[at + k][0] == bare[k] for k in range(size)):
+            return at
+    return -1
+
+
+def _share_out(waiting: list[int], text: str, low: int, high: int, part: int, spans: list[Span | None]) -> None:
+    """Unknown tokens get the words between two known ones, the last of them what is left."""
+    between = [(a + low, b + low) for a, b in words(text[low:high])]
+    for k, i in enumerate(waiting):
+        if not between:
+            spans[i] = Span(high, high, part)
+        elif k + 1 == len(waiting):
+            spans[i] = Span(between[min(k, len(between) - 1)][0], between[-1][1], part)
+        else:
+            a, b = between[min(k, len(between) - 1)]
+            spans[i] = Span(a, b, part)
 
 
 @contextlib.contextmanager

@@ -103,7 +103,7 @@ def _panel(view: View, panel: Panel) -> Iterator[str]:
         steps = panel.patches if panel.patches is not None else panel.scores[~panel.special][:, None]
         names = panel.origin.channels
         for c in range(min(steps.shape[1], CHANNELS)):
-            yield from _small([wording.flat(names[c]) if c < len(names) else f"channel {c + 1}"])
+            yield from _small([wording.channel(names, c, steps.shape[1])])
             yield _bars(steps[:, c], view.limit)
         if steps.shape[1] > CHANNELS:
             yield from _small([f"…and {steps.shape[1] - CHANNELS} more channels."])

@@ -310,7 +310,7 @@ def _series(view: View, panel: Panel, screen: _Screen) -> Iterator[str]:
     steps = panel.patches if panel.patches is not None else panel.scores[~panel.special][:, None]
     for c in range(min(steps.shape[1], CHANNELS)):
         names = panel.origin.channels
-        yield from screen.plain(wording.flat(names[c]) if c < len(names) else f"channel {c + 1}", GREY)
+        yield from screen.plain(wording.channel(names, c, steps.shape[1]), GREY)
         yield from _bars(steps[:, c], view.limit, screen)
     if steps.shape[1] > CHANNELS:
         yield from screen.plain(f"…and {steps.shape[1] - CHANNELS} more channels: save as .html to see all.", GREY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 
 from ..view import Card, View
 
@@ -98,3 +99,10 @@ def ledger(view: View) -> str:
 def notes(card: Card) -> list[str]:
     """What the reader of a card must know, each thing once."""
     return list(dict.fromkeys(flat(note) for view in card.views for note in view.notes))
+
+
+def channel(names: Sequence[str], index: int, count: int) -> str:
+    """What the scores of a series are of: a channel, or all of them together."""
+    if count == 1 and len(names) > 1:
+        return "all channels"
+    return flat(names[index]) if index < len(names) else f"channel {index + 1}"

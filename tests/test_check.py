@@ -1,0 +1,360 @@
+"""What is found out about a model before it is explained: whether it loads, and what Whence sees in it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from helpers import shared
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from torch import nn
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    BertModel,
+    BertTokenizerFast,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPT2TokenizerFast,
+)
+from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
+
+import whence
+
+SENTENCES = [
+    "A gripping film, and a wonderful cast.",
+    "The plot is terrible and far too long.",
+    "I don't know what to say: it is good, it is bad.",
+]
+LABELS = {0: "bad", 1: "so-so", 2: "good"}
+LIMIT = 100
+
+
+def wordpiece(size=120):
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=special, show_progress=False)
+    tokenizer.train_from_iterator(SENTENCES, trainer)
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return BertTokenizerFast(tokenizer_object=tokenizer, model_max_length=LIMIT)
+
+
+def bytes_bpe(**more):
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=330, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(SENTENCES, trainer)
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    return GPT2TokenizerFast(tokenizer_object=tokenizer, model_max_length=LIMIT, **more)
+
+
+def bert_config(size, **more):
+    return BertConfig(
+        vocab_size=size, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=24,
+        max_position_embeddings=LIMIT, initializer_range=0.3, **more,
+    )  # fmt: skip
+
+
+def small(cls, config):
+    torch.manual_seed(0)
+    return cls(config).eval()
+
+
+def bert(tokenizer, cls=BertForSequenceClassification, **more):
+    labels = {} if cls is BertForMaskedLM else {"id2label": LABELS, "label2id": {v: k for k, v in LABELS.items()}}
+    return small(cls, bert_config(len(tokenizer), **labels, **more))
+
+
+def gpt2(tokenizer, cls, **more):
+    return small(cls, GPT2Config(
+        vocab_size=len(tokenizer), n_embd=32, n_layer=2, n_head=4, n_positions=LIMIT, bos_token_id=0, eos_token_id=0,
+        initializer_range=0.3, **more,
+    ))  # fmt: skip
+
+
+def saved(directory, model, tokenizer=None):
+    """A model's directory, as ``save_pretrained`` writes it."""
+    model.save_pretrained(directory)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(directory)
+    return directory
+
+
+WORDS, BYTES = wordpiece(), bytes_bpe()
+SPEAKER = gpt2(BYTES, GPT2LMHeadModel)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return saved(tmp_path_factory.mktemp("models") / "bert", bert(WORDS), WORDS)
+
+
+@pytest.fixture
+def copied(directory, tmp_path):
+    """The model's directory, to be spoiled."""
+    return shutil.copytree(directory, tmp_path / "copied")
+
+
+def configured(directory, **changes):
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | changes))
+
+
+def refused(error, match, name, **options):
+    with pytest.raises(error, match=match) as info:
+        whence.Explainer.from_pretrained(name, **options)
+    return str(info.value)
+
+
+# -- loading ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_saved_model_is_the_model(directory):
+    explainer = whence.Explainer.from_pretrained(directory)
+    assert explainer.modality == "text"
+    assert not explainer.model.training
+    e, direct = explainer("a good film"), whence.Explainer(bert(WORDS), WORDS)("a good film")
+    assert e == direct
+    assert e.labels == LABELS
+
+
+@pytest.mark.parametrize(("cls", "text"), [(BertForMaskedLM, "a [MASK] film"), (None, "the film is")])
+def test_a_saved_language_model_is_the_model(tmp_path, cls, text):
+    model, tokenizer = (SPEAKER, BYTES) if cls is None else (bert(WORDS, cls), WORDS)
+    loaded = whence.Explainer.from_pretrained(str(saved(tmp_path, model, tokenizer)))
+    assert loaded(text) == whence.Explainer(model, tokenizer)(text)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, "auto"])
+def test_precision_is_as_asked(directory, dtype):
+    explainer = whence.Explainer.from_pretrained(directory, dtype=dtype)
+    wanted = torch.float32 if dtype == "auto" else dtype
+    assert {p.dtype for p in explainer.model.parameters()} == {wanted}
+    assert explainer("bad film").scores.isfinite().all()
+
+
+def test_a_home_directory_is_found(directory, monkeypatch):
+    monkeypatch.setenv("HOME", str(directory.parent))
+    assert whence.Explainer.from_pretrained("~/bert").modality == "text"
+
+
+def test_a_missing_directory(tmp_path):
+    refused(whence.FileError, "does not exist", tmp_path / "nowhere")
+    (tmp_path / "file").write_text("")
+    refused(whence.FileError, "is a file", tmp_path / "file")
+
+
+@pytest.mark.parametrize(("gone", "match"), [
+    ("config.json", "no config.json"), ("model.safetensors", "no weights"), ("token*", "tokenizer"),
+])  # fmt: skip
+def test_a_directory_that_lacks_something(copied, gone, match):
+    for file in copied.glob(gone):
+        file.unlink()
+    refused(whence.WhenceError, match, copied)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.9])
+def test_weights_that_were_cut_off(copied, share):
+    weights = copied / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[: int(weights.stat().st_size * share)])
+    refused(whence.ModelError, "could not be loaded", copied)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"model_type": "nothing"}', "{}"])
+def test_a_damaged_configuration(copied, content):
+    (copied / "config.json").write_text(content)
+    refused(whence.WhenceError, r"damaged|could not be loaded|names no class", copied)
+
+
+def test_weights_that_would_be_random_are_refused(copied):
+    small(BertModel, bert_config(len(WORDS))).save_pretrained(copied)
+    configured(copied, architectures=["BertForSequenceClassification"])
+    text = refused(whence.ModelError, "lacks weights", copied)
+    assert "classifier" in text
+    assert "random" in text
+
+
+def test_weights_of_another_size_are_refused(copied):
+    configured(copied, intermediate_size=48)
+    refused(whence.ModelError, r"lacks weights|could not be loaded", copied)
+
+
+class Evil:
+    def __reduce__(self):
+        return (open, ("pwned", "w"))
+
+
+def test_a_pickle_is_opened_only_if_it_is_trusted(copied, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (copied / "model.safetensors").unlink()
+    torch.save(bert(WORDS).state_dict(), copied / "pytorch_model.bin")
+    assert "allow_pickle=True" in refused(whence.ModelError, "pickled", copied)
+    assert whence.Explainer.from_pretrained(copied, allow_pickle=True)("bad") == whence.Explainer(bert(WORDS), WORDS)(
+        "bad"
+    )
+    torch.save({"bert": Evil()}, copied / "pytorch_model.bin")
+    refused(whence.ModelError, "pickled", copied)
+    refused(whence.ModelError, "could not be loaded", copied, allow_pickle=True)
+    assert not (tmp_path / "pwned").exists()
+
+
+@pytest.mark.parametrize("changes", [
+    {"auto_map": {"AutoModel": "code.Mine"}},
+    {"auto_map": {"AutoConfig": "code.Config", "AutoModel": "code.Mine"}, "model_type": "mine"},
+])  # fmt: skip
+def test_code_that_comes_with_a_model_is_not_run(copied, tmp_path, monkeypatch, changes):
+    monkeypatch.chdir(tmp_path)
+    configured(copied, architectures=["Mine"], **changes)
+    (copied / "code.py").write_text("open('pwned', 'w')")
+    refused(whence.ModelError, r"trust_remote_code", copied)
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_an_unknown_class_is_named(copied):
+    configured(copied, architectures=["BertForMindReading"])
+    refused(whence.ModelError, "BertForMindReading", copied)
+
+
+def test_a_trained_model_of_reactions():
+    explainer = whence.Explainer.from_pretrained(shared("weights", "rxnmapper_albert"))
+    e = explainer("CC(=O)[MASK].OCC>>CC(=O)OCC", target="Cl")
+    assert e.target_names == ("Cl",)
+    assert "[MASK]" in [w.text for w in e.words[0]]
+    assert len(e.words[0]) == len(e.tokens[0]) - 2
+
+
+def test_raw_input_without_a_processor_is_refused():
+    for raw in ("a film", np.zeros(3), ["a film"], None):
+        with pytest.raises(whence.InputError, match="takes tensors"):
+            whence.Explainer(tiny.bert())(raw)
+    with pytest.raises(whence.InputError, match="needs a processor"):
+        whence.Explainer(tiny.bert(), modality="text")
+    with pytest.raises(whence.InputError, match="The modality is one of"):
+        whence.Explainer(tiny.bert(), WORDS, modality="smell")
+
+
+# -- what is seen ----------------------------------------------------------------------------------------------------
+
+
+def test_the_report_of_a_text_model():
+    found = whence.check(whence.Explainer(bert(WORDS), WORDS), "a good film")
+    assert found.model == "BertForSequenceClassification"
+    assert found.attentions == [(4, 5, 5)] * 2
+    assert found.streams == {"text": 5}
+    assert found.difference < 1e-5
+    assert found.parameters == sum(p.numel() for p in bert(WORDS).parameters())
+    assert set(found.methods) == set(whence.methods())
+    assert not any(found.methods.values())
+    expected = ["2 layers, 4 heads", "text (5 positions)", "reads text", "conservative-lrp", "tanh x 1"]
+    for said in [*expected, *found.warnings]:
+        assert said in str(found)
+
+
+def test_the_report_of_an_image_model():
+    processor = ViTImageProcessorPil(size={"height": 12, "width": 12})
+    found = whence.check(whence.Explainer(tiny.vit(), processor))
+    assert found.attentions == [(4, 10, 10)] * 2
+    assert found.streams == {"image": 10}
+    assert "reads image" in str(found)
+    assert "image (10 positions)" in str(found)
+
+
+@pytest.mark.parametrize("model", [SPEAKER, bert(WORDS, BertForMaskedLM)], ids=["causal", "masked"])
+def test_a_language_model_is_checked_without_an_input(model):
+    found = whence.check(whence.Explainer(model, BYTES if model is SPEAKER else WORDS))
+    assert found.difference < 1e-5
+    assert len(found.attentions) == 2
+
+
+class Mlp(nn.Module):
+    """Reads floats and attends to nothing."""
+
+    def __init__(self, odd: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.up, self.down, self.odd = nn.Linear(6, 16), nn.Linear(16, 3), odd
+
+    def forward(self, x):
+        h = torch.relu(self.up(x))
+        for _ in range(4 if self.odd else 0):
+            h = torch.cos(torch.erfinv(torch.sin(h) / 2))
+        return self.down(h)
+
+
+def test_a_model_without_attention_is_said_to_have_none():
+    x = torch.randn(1, 6, generator=torch.Generator().manual_seed(0))
+    found = whence.check(whence.Explainer(Mlp()), {"x": x})
+    assert found.attentions == []
+    assert "no heads" in str(found)
+    assert any("No attention was found" in said for said in found.warnings)
+    assert "no attention" in found.methods["generic-attention"]
+    assert found.methods["conservative-lrp"] == ""
+
+
+def test_a_tensor_is_taken_as_the_explainer_takes_it():
+    explainer, x = whence.Explainer(Mlp()), torch.randn(1, 6, generator=torch.Generator().manual_seed(0))
+    streams = {name: s.shape[1] for name, s in explainer(x).streams.items()}
+    assert whence.check(explainer, x).streams == streams
+
+
+def test_low_coverage_is_warned_of():
+    x = torch.randn(1, 6, generator=torch.Generator().manual_seed(0))
+    whole, found = (whence.check(whence.Explainer(Mlp(odd)), {"x": x}) for odd in (False, True))
+    assert not any("no rule" in said for said in whole.warnings)
+    assert any("of the operations have no rule" in said for said in found.warnings)
+    assert found.coverage.share < 0.95
+    for said in ("beware", "cos x 4", "erfinv x 4"):
+        assert said in str(found)
+
+
+def test_lost_relevance_is_warned_of():
+    """A bias that makes the answer is no part of the input."""
+    model = Mlp()
+    with torch.no_grad():
+        model.down.bias.fill_(100.0)
+    found = whence.check(whence.Explainer(model), {"x": torch.ones(1, 6)})
+    assert found.kept < 0.5
+    assert any("reached the input" in said for said in found.warnings)
+
+
+def test_a_model_of_tensors_must_be_given_some():
+    with pytest.raises(whence.InputError, match="give an input"):
+        whence.check(whence.Explainer(Mlp()))
+    with pytest.raises(whence.InputError, match="takes tensors"):
+        whence.check(whence.Explainer(Mlp()), np.zeros(6))
+
+
+def test_checking_changes_nothing():
+    model = bert(WORDS).train()
+    before = {n: p.clone() for n, p in model.state_dict().items()}
+    whence.check(whence.Explainer(model, WORDS), "bad")
+    assert all(m.training for m in model.modules())
+    assert all(torch.equal(p, before[n]) for n, p in model.state_dict().items())
+
+
+def test_explaining_changes_nothing():
+    model = bert(WORDS).train()
+    model.bert.encoder.layer[0].eval()
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    flags = [m.training for m in model.modules()]
+    explainer = whence.Explainer(model, WORDS)
+    for inputs in ("bad", ["bad", "good film"]):
+        explainer(inputs)
+    with pytest.raises(whence.WhenceError):
+        explainer("bad", target=9)
+    assert explainer.model is model
+    assert [m.training for m in model.modules()] == flags
+    assert all(
+        p.dtype == torch.float32 and torch.equal(p, before[n]) and p.grad is None for n, p in model.named_parameters()
+    )
