@@ -15,8 +15,9 @@ SOURCE = Path(whence.__file__).parent
 ORDER = [
     "errors", "magnitudes", "axes", "node", "call", "coverage", "operations", "kinds", "attention", "propagate",
     "ledger", "trace", "target", "diagnosis", "run", "streams", "rollup", "rules", "rules.gradient", "rules.relevance",
-    "methods", "words", "origin", "view", "render", "files", "extras", "store", "arithmetic", "result", "views", "explanation",
-    "explain", "inputs", "mapping", "pretrained", "progress", "explainer", "check", "demo", "cli", "__main__",
+    "methods", "words", "origin", "view", "render", "files", "extras", "store", "arithmetic", "result", "views",
+    "explanation", "explain", "inputs", "mapping", "answers", "pretrained", "progress", "explainer", "check", "demo",
+    "cli", "__main__",
 ]  # fmt: skip
 
 

@@ -162,7 +162,7 @@ def test_transparency_lies_on_white():
         np.full((4, 5, 1), 0.5),
         np.full((4, 5, 3), 0.5, np.float32),
         np.ones((4, 5), bool),
-    ],  # fmt: skip
+    ],
 )
 def test_arrays_of_bytes_and_of_floats_are_pictures(array):
     read, _ = read_picture(array)

@@ -101,7 +101,7 @@ def check(explainer: Explainer, input: Any = None) -> Check:
     """
     sample = explainer.read(_example(explainer) if input is None else input)
     model, inputs = explainer.model, explainer.placed(collate([sample]))
-    target = explainer.target_of(None, [sample])
+    target = explainer.answers.target(None, [sample])
     inputs = inputs[""] if list(inputs) == [""] else inputs
     args, kwargs, batch = prepare(model, inputs)
     with forwarded(model, args, kwargs, batch, create("conservative-lrp", {}), target) as run:

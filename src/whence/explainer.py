@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import replace
-from itertools import islice, repeat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .errors import InputError, MethodError, ModelError, TargetError, WhenceError
+from .answers import Answers, shared, with_targets
+from .errors import InputError, MethodError, ModelError, WhenceError
 from .explain import explain
 from .explanation import Explanation, Explanations
-from .inputs.joint import JointReader
 from .inputs.readers import reader_for
 from .inputs.sample import Sample, collate
 from .mapping import attach
 from .methods import methods as all_methods
 from .pretrained import load_model, load_processor
 from .progress import track
-from .target import At, Target, class_index
+from .target import Target
 
 WINDOW = 16  # batches that are sorted by length together when a stream is explained
 
@@ -61,8 +60,7 @@ class Explainer:
         self.model = model if device is None and dtype is None else _moved(model, device, dtype)
         self.processor = processor
         self.reader = reader_for(getattr(model, "_orig_mod", model), processor, modality, truncate)
-        self.labels = dict(enumerate(labels)) if isinstance(labels, Sequence) else dict(labels or {})
-        self._name = type(getattr(model, "_orig_mod", model)).__name__  # torch.compile wraps the model it was given
+        self.answers = Answers(model, self.reader, processor, labels)
 
     @classmethod
     def from_pretrained(
@@ -124,7 +122,8 @@ class Explainer:
         """
         if not self._many(inputs):
             if self._is_tensors(inputs):
-                return self._named(explain(self.model, self.placed(inputs), method, self.target_of(target), **options))
+                e = explain(self.model, self.placed(inputs), method, self.answers.target(target), **options)
+                return self.answers.named(e, target)
             return self._batch([self.read(inputs)], method, target, options)[0]
         count = len(inputs) if hasattr(inputs, "__len__") else None
         found = self.stream(inputs, method, target, batch_size=batch_size, **options)
@@ -151,7 +150,7 @@ class Explainer:
             raise InputError(
                 f"A stream is of several inputs, and this is one ({type(inputs).__name__}): put it in a list."
             )
-        numbered = enumerate(_with_targets(inputs, target))
+        numbered = enumerate(with_targets(inputs, target))
         while window := list(islice(numbered, WINDOW * batch_size)):
             samples = []
             for i, (item, _) in window:
@@ -161,7 +160,7 @@ class Explainer:
                     raise type(error)(f"Input {i}: {error}") from error
             out: dict[int, Explanation] = {}
             for places in _batches(samples, batch_size):
-                wanted = _shared([window[i][1][1] for i in places])
+                wanted = shared([window[i][1][1] for i in places])
                 explained = self._batch([samples[i] for i in places], method, wanted, options)
                 out |= zip(places, explained, strict=True)
             yield from (out[i] for i in range(len(window)))
@@ -197,8 +196,8 @@ class Explainer:
     def _batch(self, samples: list[Sample], method: str, target: Any, options: dict[str, Any]) -> list[Explanation]:
         tensors = collate(samples)
         inputs: Any = tensors[""] if list(tensors) == [""] else tensors
-        e = self._explain(self.placed(inputs), method, self.target_of(target, samples), options)
-        e = _paired(e) if self._compares() and target is None else self._named(e)
+        e = self._explain(self.placed(inputs), method, self.answers.target(target, samples), options)
+        e = self.answers.named(e, target)
         return [attach(e[i], sample) for i, sample in enumerate(samples)]
 
     def _explain(self, inputs: Any, method: str, target: Any, options: dict[str, Any]) -> Explanation:
@@ -254,81 +253,6 @@ class Explainer:
             return {k: place(v) for k, v in inputs.items()}
         return tuple(map(place, inputs)) if isinstance(inputs, tuple) else place(inputs)
 
-    # -- targets -----------------------------------------------------------------------------------------------------
-
-    def target_of(self, target: Any, samples: Sequence[Sample] = ()) -> Any:
-        """A target as :func:`whence.explain` takes it: labels and tokens as numbers, positions where needed."""
-        if isinstance(target, At):
-            inside = target.target
-            many = isinstance(inside, list | tuple)
-            return replace(target, target=[self._class(t) for t in inside] if many else self._class(inside))  # type: ignore[union-attr]  # a list, then
-        if callable(target):
-            return target
-        if target is None and self._compares():
-            return similarity
-        if isinstance(target, list | tuple):
-            inner = [self._class(t) for t in target]
-            resolved: Any = None if all(t is None for t in inner) else inner
-        else:
-            resolved = self._class(target)
-        positions = [s.position for s in samples]
-        masked = self._name.endswith("ForMaskedLM")
-        if not masked and (None in positions or not positions):
-            return resolved
-        if None in positions:
-            mask = getattr(self.reader and getattr(self.reader, "tokenizer", None), "mask_token", None) or "[MASK]"
-            raise TargetError(
-                f"The model fills in masked tokens, and the text has none: write {mask} where it shall guess, or give "
-                "target=whence.At(position, token)."
-            )
-        return At([p for p in positions if p is not None], resolved)
-
-    def _class(self, target: Any) -> Any:
-        """A label or token as a number."""
-        if not isinstance(target, str):
-            return target
-        if self.labels:
-            return class_index(target, max(self.labels) + 1, self.labels)
-        if not self._speaks():
-            return target
-        tokenizer = self._tokenizer()
-        unknown = getattr(tokenizer, "unk_token_id", None)
-        for written in (target, f" {target}"):
-            ids = tokenizer.encode(written, add_special_tokens=False) if hasattr(tokenizer, "encode") else []
-            if len(ids) == 1 and (ids[0] != unknown or target == tokenizer.unk_token):
-                return int(ids[0])
-        known = getattr(tokenizer, "vocabulary", {})
-        if target in known:
-            return int(known[target])
-        raise TargetError(f"'{target}' is not one token of this model's vocabulary: choose one token, or its number.")
-
-    def _compares(self) -> bool:
-        """Whether the model says how well a picture fits a text."""
-        return isinstance(self.reader, JointReader) and hasattr(self.model, "logit_scale")
-
-    def _tokenizer(self) -> Any:
-        return getattr(self.reader, "tokenizer", None) or getattr(self.processor, "tokenizer", None)
-
-    def _speaks(self) -> bool:
-        """Whether the classes are tokens."""
-        return self._tokenizer() is not None and self._name.endswith(("LM", "LMHeadModel", "ForConditionalGeneration"))
-
-    def _named(self, e: Explanation) -> Explanation:
-        """Classes by their names."""
-        if self.labels and e.prediction is not None and len(self.labels) != e.logits.shape[-1]:
-            raise InputError(f"{len(self.labels)} labels were given for a model of {e.logits.shape[-1]} classes.")
-        if self.labels and e.prediction is not None:
-            e = replace(e, labels=self.labels)
-            return replace(e, target_names=_names(e.target, e), prediction_names=_names(e.prediction, e))
-        if self._speaks() and e.prediction is not None:
-            decode = self._tokenizer().decode
-            return replace(
-                e,
-                target_names=tuple(decode([int(i)]) for i in e.target) if e.target is not None else e.target_names,
-                prediction_names=tuple(decode([int(i)]) for i in e.prediction),
-            )
-        return e
-
 
 def _moved(model: nn.Module, device: Any, dtype: Any) -> nn.Module:
     try:
@@ -337,57 +261,8 @@ def _moved(model: nn.Module, device: Any, dtype: Any) -> nn.Module:
         raise InputError(f"The device '{device}' cannot be used here: {str(error).splitlines()[0]}") from error
 
 
-def similarity(outputs: Any) -> Tensor:
-    """How well each picture fits its text: the target of models that compare the two."""
-    pairs: Tensor = outputs.logits_per_image
-    return pairs.diagonal()
-
-
-def _paired(e: Explanation) -> Explanation:
-    """A batch of pairs, each for itself: how well its own picture fits its own text."""
-    own = e.logits.diagonal()[:, None]
-    said = tuple(f"{float(value):.4g}" for value in own[:, 0])
-    return replace(e, logits=own, prediction=None, target=None, labels={}, task="", prediction_names=said)
-
-
-def _names(classes: Tensor | None, e: Explanation) -> tuple[str, ...]:
-    if classes is None:
-        return e.target_names
-    return tuple(e.labels.get(int(i), str(int(i))) for i in classes)
-
-
 def _is_number(item: Any) -> bool:
     return isinstance(item, int | float) or (isinstance(item, list) and bool(item) and isinstance(item[0], int | float))
-
-
-def _with_targets(inputs: Iterable[Any], target: Any) -> Iterator[tuple[Any, Any]]:
-    """Each input with its target: one for all, or one for each."""
-    if isinstance(target, Tensor):
-        target = target.tolist()
-    if not isinstance(target, list | tuple):
-        yield from zip(inputs, repeat(target), strict=False)
-        return
-    count = len(inputs) if isinstance(inputs, Sized) else None
-    try:
-        if count is not None and count != len(target):
-            raise ValueError
-        yield from zip(inputs, target, strict=True)
-    except ValueError as error:
-        raise TargetError(
-            f"{len(target)} targets were given for {'another number of' if count is None else count} inputs: give one "
-            "for all, or one for each."
-        ) from error
-
-
-def _shared(targets: list[Any]) -> Any:
-    """One target for a batch: what is the same everywhere, one per sample, or functions each of which has its own."""
-    if all(t is targets[0] for t in targets):
-        return targets[0]
-    if all(callable(t) for t in targets):
-        return lambda outputs: torch.stack([t(outputs)[i] for i, t in enumerate(targets)])
-    if any(callable(t) or isinstance(t, At) for t in targets):
-        raise TargetError("Targets of a list are all functions, or all classes and labels.")
-    return targets
 
 
 def _tensors(raw: Any) -> Sample:

@@ -34,7 +34,6 @@ def view(one: Result) -> View:
     chances = one.probabilities
     prediction = None if one.prediction is None else int(one.prediction[0])
     target = None if one.target is None else int(one.target[0])
-    value = one.logits[0, target] if target is not None and one.logits.dim() == 2 else one.logits.flatten()[0]
     kept, absorbed = _ledger(one)
     return View(
         method=one.method,
@@ -43,7 +42,7 @@ def view(one: Result) -> View:
         prediction=one.prediction_names[0] if one.prediction_names else "",
         probability=None if chances is None or prediction is None else float(chances[0, prediction]),
         target_probability=None if chances is None or target is None else float(chances[0, target]),
-        value=float(value),
+        value=float(one.value[0]),
         panels=panels,
         limit=max((float(np.abs(_shown(p)).max(initial=0.0)) for p in panels), default=0.0),
         signed=any(bool((_shown(p) < 0).any()) for p in panels),

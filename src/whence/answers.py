@@ -1,0 +1,161 @@
+"""What a model can be asked, and what it answers, in the user's words: labels, tokens, how well two things fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import replace
+from itertools import repeat
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .errors import InputError, TargetError
+from .explanation import Explanation
+from .inputs.joint import JointReader
+from .inputs.sample import Reader, Sample
+from .target import At, class_index
+
+
+class Answers:
+    """The answers of one model.
+
+    Args:
+        model: the model.
+        reader: what reads its inputs.
+        processor: what the reader was made from.
+        labels: names of the classes, if the model's configuration has none.
+    """
+
+    def __init__(
+        self, model: nn.Module, reader: Reader | None, processor: Any, labels: Sequence[str] | Mapping[int, str] | None
+    ) -> None:
+        self.model = getattr(model, "_orig_mod", model)  # torch.compile wraps the model it was given
+        self.reader = reader
+        self.processor = processor
+        self.labels = dict(enumerate(labels)) if isinstance(labels, Sequence) else dict(labels or {})
+        self._name = type(self.model).__name__
+
+    def target(self, target: Any, samples: Sequence[Sample] = ()) -> Any:
+        """A target as :func:`whence.explain` takes it: labels and tokens as numbers, positions where needed."""
+        if isinstance(target, At):
+            inside = target.target
+            many = isinstance(inside, list | tuple)
+            return replace(target, target=[self._class(t) for t in inside] if many else self._class(inside))  # type: ignore[union-attr]  # a list, then
+        if callable(target):
+            return target
+        if target is None and self._compares():
+            return similarity
+        if isinstance(target, list | tuple):
+            inner = [self._class(t) for t in target]
+            resolved: Any = None if all(t is None for t in inner) else inner
+        else:
+            resolved = self._class(target)
+        positions = [s.position for s in samples]
+        masked = self._name.endswith("ForMaskedLM")
+        if not masked and (None in positions or not positions):
+            return resolved
+        if None in positions:
+            mask = getattr(self.reader and getattr(self.reader, "tokenizer", None), "mask_token", None) or "[MASK]"
+            raise TargetError(
+                f"The model fills in masked tokens, and the text has none: write {mask} where it shall guess, or give "
+                "target=whence.At(position, token)."
+            )
+        return At([p for p in positions if p is not None], resolved)
+
+    def _class(self, target: Any) -> Any:
+        """A label or token as a number."""
+        if not isinstance(target, str):
+            return target
+        if self.labels:
+            return class_index(target, max(self.labels) + 1, self.labels)
+        if not self._speaks():
+            return target
+        tokenizer = self._tokenizer()
+        unknown = getattr(tokenizer, "unk_token_id", None)
+        for written in (target, f" {target}"):
+            ids = tokenizer.encode(written, add_special_tokens=False) if hasattr(tokenizer, "encode") else []
+            if len(ids) == 1 and (ids[0] != unknown or target == tokenizer.unk_token):
+                return int(ids[0])
+        known = getattr(tokenizer, "vocabulary", {})
+        if target in known:
+            return int(known[target])
+        raise TargetError(f"'{target}' is not one token of this model's vocabulary: choose one token, or its number.")
+
+    def _compares(self) -> bool:
+        """Whether the model says how well a picture fits a text."""
+        return isinstance(self.reader, JointReader) and hasattr(self.model, "logit_scale")
+
+    def _tokenizer(self) -> Any:
+        return getattr(self.reader, "tokenizer", None) or getattr(self.processor, "tokenizer", None)
+
+    def _speaks(self) -> bool:
+        """Whether the classes are tokens."""
+        return self._tokenizer() is not None and self._name.endswith(("LM", "LMHeadModel", "ForConditionalGeneration"))
+
+    def named(self, e: Explanation, target: Any) -> Explanation:
+        """An explanation with its classes by their names."""
+        if target is None and self._compares():
+            return _paired(e)
+        if self.labels and e.prediction is not None and len(self.labels) != e.logits.shape[-1]:
+            raise InputError(f"{len(self.labels)} labels were given for a model of {e.logits.shape[-1]} classes.")
+        if self.labels and e.prediction is not None:
+            e = replace(e, labels=self.labels)
+            return replace(e, target_names=_names(e.target, e), prediction_names=_names(e.prediction, e))
+        if self._speaks() and e.prediction is not None:
+            decode = self._tokenizer().decode
+            return replace(
+                e,
+                target_names=tuple(decode([int(i)]) for i in e.target) if e.target is not None else e.target_names,
+                prediction_names=tuple(decode([int(i)]) for i in e.prediction),
+            )
+        return e
+
+
+def similarity(outputs: Any) -> Tensor:
+    """How well each picture fits its text: the target of models that compare the two."""
+    pairs: Tensor = outputs.logits_per_image
+    return pairs.diagonal()
+
+
+def _paired(e: Explanation) -> Explanation:
+    """A batch of pairs, each for itself: how well its own picture fits its own text."""
+    own = e.logits.diagonal()[:, None]
+    said = tuple(f"{float(value):.4g}" for value in own[:, 0])
+    return replace(e, logits=own, prediction=None, target=None, labels={}, task="", prediction_names=said)
+
+
+def _names(classes: Tensor | None, e: Explanation) -> tuple[str, ...]:
+    if classes is None:
+        return e.target_names
+    return tuple(e.labels.get(int(i), str(int(i))) for i in classes)
+
+
+def with_targets(inputs: Iterable[Any], target: Any) -> Iterator[tuple[Any, Any]]:
+    """Each input with its target: one for all, or one for each."""
+    if isinstance(target, Tensor):
+        target = target.tolist()
+    if not isinstance(target, list | tuple):
+        yield from zip(inputs, repeat(target), strict=False)
+        return
+    count = len(inputs) if isinstance(inputs, Sized) else None
+    try:
+        if count is not None and count != len(target):
+            raise ValueError
+        yield from zip(inputs, target, strict=True)
+    except ValueError as error:
+        raise TargetError(
+            f"{len(target)} targets were given for {'another number of' if count is None else count} inputs: give one "
+            "for all, or one for each."
+        ) from error
+
+
+def shared(targets: list[Any]) -> Any:
+    """One target for a batch: what is the same everywhere, one per sample, or functions each of which has its own."""
+    if all(t is targets[0] for t in targets):
+        return targets[0]
+    if all(callable(t) for t in targets):
+        return lambda outputs: torch.stack([t(outputs)[i] for i, t in enumerate(targets)])
+    if any(callable(t) or isinstance(t, At) for t in targets):
+        raise TargetError("Targets of a list are all functions, or all classes and labels.")
+    return targets
