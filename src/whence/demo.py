@@ -15,15 +15,13 @@ from .views import cards
 MODELS = Path(__file__).parent / "models"
 METHODS = ["conservative-lrp", "transformer-attribution", "generic-attention", "gradient-x-input"]
 INTRO = [
-    "Each sentence was read by a small Transformer that judges opinions, each picture by one that names the two digits "
-    "in it. Both come with Whence and were trained on real data: see the model cards beside their weights.",
-    "Red marks what speaks for the answer in question, blue what speaks against it, and the stronger the colour, the "
-    "larger the share. Rows and columns are different methods asked about the same answer: where they agree, you can "
-    "be more certain; where they differ, look at the ledger.",
-    "In the pictures, two answers are explained side by side: asked about one digit, an explanation should light up "
-    "that digit and not the other.",
-    "The ledger below an explanation says how much of the answer's value reached the input. What is missing was taken "
-    "by constants inside the model (biases), and no method can say which word or patch it belongs to.",
+    "Each sentence was read by a small Transformer that judges opinions, each picture by one that names the digits in "
+    "it. Both come with Whence and were trained on real data.",
+    "Rows and columns are different methods asked about the same answer: where they agree, be more certain; where they "
+    "differ, look at the ledger (where the relevance went). It says how much of the answer's value reached the input; "
+    "the rest was taken by constants inside the model, and no method can say which word or patch that belongs to.",
+    "Of every picture two answers are explained: asked about one digit, an explanation should light up that digit and "
+    "not the other. So with the first sentence, which is shown again after the last: why positive, why negative?",
 ]
 
 

@@ -78,6 +78,9 @@ class Seed:
         """Per sample, what the model said, in words."""
         if self.prediction is None or task == "regression":
             return [f"{float(value):.4g}" for value in self.logits.reshape(len(self.weights), -1)[:, 0]]
+        if task == "multi-label":  # every class that is more likely than not
+            every = [(row > 0).nonzero().flatten().tolist() or [int(row.argmax())] for row in self.logits]
+            return [", ".join(labels.get(i, str(i)) for i in found) for found in every]
         return [labels.get(int(i), str(int(i))) for i in self.prediction]
 
     @property

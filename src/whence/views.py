@@ -34,13 +34,14 @@ def view(one: Result) -> View:
     chances = one.probabilities
     prediction = None if one.prediction is None else int(one.prediction[0])
     target = None if one.target is None else int(one.target[0])
+    several = one.task == "multi-label" and int((one.logits[0] > 0).sum()) > 1
     kept, absorbed = _ledger(one)
     return View(
         method=one.method,
         options=", ".join(f"{k}={v}" for k, v in one.options.items()),
         target=one.target_names[0] if one.target_names else "the target",
         prediction=one.prediction_names[0] if one.prediction_names else "",
-        probability=None if chances is None or prediction is None else float(chances[0, prediction]),
+        probability=None if chances is None or prediction is None or several else float(chances[0, prediction]),
         target_probability=None if chances is None or target is None else float(chances[0, target]),
         value=float(one.value[0]),
         panels=panels,
