@@ -122,7 +122,7 @@ def test_the_cards_say_what_is_measured(training):
 
 @pytest.mark.parametrize("method", ["transformer-attribution", "generic-attention", "conservative-lrp"])
 def test_a_class_is_found_in_the_box_of_its_digit(digits, training, method):
-    """Scenes with known boxes, which cover a tenth of the canvas each: where two classes differ most is the right one."""
+    """Scenes with known boxes, a tenth of the canvas each: where two classes differ most is the right one."""
     scenes = training("digits").scenes_for_test(40)
     pictures = [np.repeat(image[..., None], 3, -1) for image in scenes.images]
     hits = []
