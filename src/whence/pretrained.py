@@ -134,4 +134,5 @@ def _explained(name: str, what: str) -> Any:
         first = str(error).strip().splitlines()
         raise ModelError(
             f"The {what} '{name}' could not be loaded: {first[0][:300] if first else type(error).__name__}"
+            + ("" if Path(name).exists() else " (There is no directory of that name either.)")
         ) from error
