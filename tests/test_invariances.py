@@ -138,9 +138,14 @@ def test_eager_attention_is_sdpa(method, family):
     assert close(*results) < 1e-5  # Llama's eager softmax is computed in float32
 
 
-@methods
+#: of the largest score; GradCAM weighs a head by its mean gradient, a small difference of large numbers
+HALF = {torch.bfloat16: 0.06, torch.float16: 0.02}
+HALF_GRAD_CAM = {torch.bfloat16: 0.12, torch.float16: 0.02}
+
+
+@pytest.mark.parametrize("method", [m for m in tiny.METHODS if m != "random"])  # which is seeded with the input's bits
 def test_half_precision_is_finite_and_close_to_float32(method):
-    for dtype, tolerance in ((torch.bfloat16, 0.06), (torch.float16, 0.02)):
+    for dtype, tolerance in (HALF_GRAD_CAM if method == "grad-cam" else HALF).items():
         for model, inputs in ((tiny.bert(), {"input_ids": tiny.ids()}), (tiny.vit(), {"pixel_values": tiny.pixels()})):
             low = copy.deepcopy(model).to(dtype)
             full = copy.deepcopy(low).float()

@@ -13,11 +13,11 @@ SOURCE = Path(whence.__file__).parent
 
 #: from the ground up: a module imports only what stands before it
 ORDER = [
-    "errors", "magnitudes", "axes", "node", "call", "coverage", "operations", "kinds", "attention", "propagate",
-    "ledger", "trace", "target", "diagnosis", "run", "streams", "rollup", "rules", "rules.gradient", "rules.relevance",
-    "methods", "words", "origin", "view", "render", "files", "extras", "store", "arithmetic", "result", "views",
-    "explanation", "explain", "inputs", "mapping", "answers", "pretrained", "progress", "explainer", "check", "demo",
-    "cli", "__main__",
+    "errors", "extras", "magnitudes", "axes", "node", "call", "coverage", "operations", "kinds", "attention",
+    "propagate", "ledger", "trace", "target", "diagnosis", "run", "streams", "rollup", "rules", "rules.gradient",
+    "rules.relevance", "methods", "words", "origin", "view", "render", "files", "store", "arithmetic", "result",
+    "views", "explanation", "explain", "inputs", "mapping", "answers", "pretrained", "progress", "explainer", "check",
+    "demo", "cli", "__main__",
 ]  # fmt: skip
 
 

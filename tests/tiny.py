@@ -18,7 +18,10 @@ from transformers import (
     ViTForImageClassification,
 )
 
-METHODS = ["conservative-lrp", "generic-attention", "gradient-x-input", "transformer-attribution"]
+import whence
+
+#: those that run the model once; the others repeat what gradient-x-input does, and have tests of their own
+METHODS = sorted(name for name, method in whence.methods().items() if method.forwards == 1)
 VOCABULARY = 60
 
 

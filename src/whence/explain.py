@@ -223,13 +223,15 @@ def _forward(
     method: Method,
     target: Target,
     mask: Tensor | None,
+    replaced: Mapping[int, Tensor] | None = None,
 ) -> Run:
     rulebook = method.rulebook()
     if rulebook.phase is not None:
         rulebook.phase.masked = mask is not None
     names = {id(p): name for name, p in model.named_parameters()}
-    trace = Trace(rulebook.rules, batch, rulebook.maps, rulebook.fan_out, names)
-    trace.ledger = Ledger(trace.batch) if rulebook.phase is None and not rulebook.maps else None
+    trace = Trace(rulebook.rules, batch, rulebook.maps, rulebook.fan_out, names, replaced)
+    watched = rulebook.books and rulebook.phase is None and not rulebook.maps
+    trace.ledger = Ledger(trace.batch) if watched else None
     with trace:
         placed = [trace.input(str(i), a) if isinstance(a, Tensor) else a for i, a in enumerate(args)]
         named = {k: trace.input(k, v) if isinstance(v, Tensor) else v for k, v in kwargs.items()}
@@ -243,7 +245,20 @@ def _forward(
             "embedding of them was found. Pass floating-point inputs (inputs_embeds, pixel_values)."
         )
     trace.coverage.settle(node_of(start.output).reachable())
-    return Run(model, trace, start, rulebook, mask)
+    run = Run(model, trace, start, rulebook, mask)
+    again = _fixed(start, target)
+    run.repeat = lambda values: _forward(model, args, kwargs, batch, method, again, mask, values)
+    return run
+
+
+def _fixed(start: Seed, target: Target) -> Target:
+    """The target that was explained, whatever the model says next time."""
+    if start.index is None:
+        return target
+    classes = start.index.tolist()
+    if start.weights.dim() != 3:
+        return classes
+    return At(start.weights.any(-1).int().argmax(1).tolist(), classes)
 
 
 def _last(trace: Trace, mask: Tensor | None, batch: int, logits: Tensor | None) -> Tensor | None:

@@ -29,12 +29,14 @@ class Rulebook:
         maps: whether attention probabilities are needed as tensors.
         phase: for rules that carry relevance, what the backward carries now.
         fan_out: called with each tensor that several operations read.
+        books: whether a ledger is kept.
     """
 
     rules: Mapping[str, Rule] = field(default_factory=dict)
     maps: bool = False
     phase: Phase | None = None
     fan_out: Callable[[Tensor, Node], None] | None = None
+    books: bool = True
 
 
 @dataclass
@@ -54,6 +56,8 @@ class Run:
         trace: what happened.
         seed: where backwards start.
         mask: ``[batch, tokens]``, true where a token is padding; ``None`` if there is no padding mask.
+        repeat: the same forward again, explaining the same, with other values in place of some tensors (by the ``seq``
+            of their nodes).
         places: a grid, and ``[batch, patches]``: where each patch went, if the model puts them in its own order.
     """
 
@@ -64,6 +68,7 @@ class Run:
         self.rulebook = rulebook
         self.mask = mask
         self.boundaries = self._boundaries()
+        self.repeat: Callable[[Mapping[int, Tensor]], Run] = _cannot_repeat
         self.places: tuple[tuple[int, int], Tensor] | None = None
         self.ledger: Ledger | None = trace.ledger
         if rulebook.phase is not None:
@@ -197,6 +202,10 @@ class Run:
                 stacklevel=3,
             )
         return scores.masked_fill(self.mask, 0.0)
+
+
+def _cannot_repeat(replaced: Mapping[int, Tensor]) -> Run:
+    raise ModelError("This run was not made by whence.explain, so it cannot be repeated.")
 
 
 def _write(boundary: Boundary) -> Callable[[Tensor], None]:

@@ -39,6 +39,7 @@ class Trace(TorchFunctionMode):
         maps: whether attention probabilities are needed as tensors (fused attention is then written out).
         fan_out: called with each tensor that a second operation reads.
         names: the name of each parameter, by ``id``.
+        replaced: values to put in place of tensors, by the ``seq`` of their nodes in an earlier trace.
 
     Example:
         >>> with Trace({}, batch=2) as trace:
@@ -53,6 +54,7 @@ class Trace(TorchFunctionMode):
         maps: bool = False,
         fan_out: Callable[[Tensor, Node], None] | None = None,
         names: Mapping[int, str] | None = None,
+        replaced: Mapping[int, Tensor] | None = None,
     ) -> None:
         super().__init__()
         self.rules = rules
@@ -60,6 +62,7 @@ class Trace(TorchFunctionMode):
         self.maps = maps
         self.fan_out = fan_out
         self.names = names or {}
+        self.replaced = replaced or {}
         self.coverage = Coverage()
         self.ledger: Ledger | None = None
         self.attentions: list[AttentionRecord] = []
@@ -84,6 +87,8 @@ class Trace(TorchFunctionMode):
 
     def _source(self, name: str, leaf: Tensor, node: Node, embedded: bool) -> Tensor:
         """A leaf at which relevance can be read, and the copy of it that the model may overwrite."""
+        if node.seq in self.replaced:
+            leaf = self.replaced[node.seq].detach().clone()
         self.sources.append(Source(name, attach(leaf.requires_grad_(), node), embedded))
         with torch.enable_grad():
             return attach(leaf.clone(), self._node("structural", (node,), node.axes))
@@ -174,12 +179,19 @@ class Trace(TorchFunctionMode):
             result = self._overwrite(call, rule)
         else:
             result = rule(call)
+        if self._seq + 1 in self.replaced and isinstance(result, Tensor):
+            result = self._substitute(call, self.replaced[self._seq + 1])
         outputs = self._note(call, rule, result)
         if outputs and call.kind in ("mix", "attention"):
             self._attention(call, node_of(outputs[0]), record or AttentionRecord.fused(call))
         if outputs and watched is not None:
             watched(outputs[0])
         return result
+
+    def _substitute(self, call: Call, value: Tensor) -> Tensor:
+        """Another value in place of an operation's: a leaf, from which the model goes on."""
+        leaf = value.detach().clone().requires_grad_()
+        return call.args[0].copy_(leaf) if call.inplace else leaf.clone()
 
     def _overwrite(self, call: Call, rule: Rule) -> Tensor:
         """An in-place operation under a rule: the target takes the value and the history of the result."""

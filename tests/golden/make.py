@@ -20,12 +20,12 @@ CASES = {
     "00_cvpr21_rules": (["*"], []),
     "01_cvpr21_vit": (
         ["pixel_values", "logits", "target*", "ours_transformer_attribution_*", "ours_rollout_*", "ours_last_layer*",
-         "ours_second_layer*", "ours__sum__block?__R_*"],
-        ["ours_last_layer_attn"],
+         "ours_second_layer*", "ours__sum__block?__R_*", "attn_rollout_*", "gradcam_attn"],
+        [],
     ),
     "02_cvpr21_bert": (
         ["input_ids", "attention_mask", "token_type_ids", "logits", "target", "ours_generate_LRP_*",
-         "ours_generate_full_lrp", "ours__sum__layer?__R_*"],
+         "ours_generate_full_lrp", "ours__sum__layer?__R_*", "ours_generate_attn_*", "ours_generate_rollout_*"],
         [],
     ),
     "03a_gae_vit": (["pixel_values", "logits", "target_*", "gae_relevance_*"], []),
@@ -34,7 +34,12 @@ CASES = {
     ),
     "03f_gae_rules": (["*"], []),
     # gamma > 0 changes the forward pass of the published code: not reproduced, not kept
-    "04_icml22_ali": (["input_ids", "logits", "cl?_*__R", "cl?_*__sumR", "cl?__R_*", "cl?_GAE_*"], ["*gamma*"]),
+    "04_icml22_ali": (
+        ["input_ids", "logits", "cl?_*__R", "cl?_*__sumR", "cl?__R_*", "cl?_GAE_*", "attn_last", "rollout_2",
+         "rollout_nores_2", "attention_flow_2"],
+        ["*gamma*"],
+    ),
+    "06_attention_flow": (["*_mats", "*_flow_mats_unnormalised", "*_joint"], []),
 }  # fmt: skip
 
 

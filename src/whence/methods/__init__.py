@@ -101,4 +101,17 @@ def create(name: str, options: dict[str, Any]) -> Method:
     return cls(**options)
 
 
-from . import conservative_lrp, generic_attention, gradient_x_input, transformer_attribution  # noqa: E402, F401  # register
+from . import (  # noqa: E402  # below what they need; importing a method registers it
+    attention,  # noqa: F401
+    attention_flow,  # noqa: F401
+    conservative_lrp,  # noqa: F401
+    generic_attention,  # noqa: F401
+    grad_cam,  # noqa: F401
+    gradient_x_input,  # noqa: F401
+    integrated_gradients,  # noqa: F401
+    random,  # noqa: F401
+    rollout,  # noqa: F401
+    saliency,  # noqa: F401
+    smooth_grad,  # noqa: F401
+    transformer_attribution,  # noqa: F401
+)

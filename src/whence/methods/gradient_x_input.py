@@ -36,21 +36,32 @@ class InputLevel(Method):
 
     def read(self, run: Run) -> Reading:
         """``[batch, tokens]``: gradient x input at the chosen place; relevance entering each block besides."""
-        tensor = run.position(self.at)
-        others = [(t, dim) for t, dim in entries(run) if t is not tensor] if self.at == "position" else []
-        gradients = run.backward([tensor, *(t for t, _ in others)])
-        layers = run.settle(gradient=True, end=tensor)
-        relevance = precise(gradients[0]) * precise(tensor.detach())
-        grid = None
-        if any(tensor is source.tensor and not source.embedded for source in run.trace.sources):
-            scores, grid = _raw(relevance)
+        places = self.places(run)
+        gradients = run.backward(places)
+        layers = run.settle(gradient=True, end=places[0])
+        relevances = [precise(g) * precise(t.detach()) for g, t in zip(gradients, places, strict=True)]
+        return self.reading(run, places, relevances, layers)
+
+    def places(self, run: Run) -> list[Tensor]:
+        """Where scores are read: in the main stream of tokens, then in each further one."""
+        main = run.position(self.at)
+        return [main, *(t for t, _ in entries(run) if t is not main)] if self.at == "position" else [main]
+
+    def reading(
+        self, run: Run, places: list[Tensor], relevances: list[Tensor], layers: Tensor | None = None
+    ) -> Reading:
+        """Relevance at each place, per token."""
+        main, grid = places[0], None
+        if any(main is source.tensor and not source.embedded for source in run.trace.sources):
+            scores, grid = _raw(relevances[0])
         else:
-            scores = run.per_token(relevance, node_of(tensor).axes)
-        more = [
-            (dim, per_token(precise(g) * precise(t.detach()), node_of(t).axes, run.trace.batch, dim))
-            for (t, dim), g in zip(others, gradients[1:], strict=True)
+            scores = run.per_token(relevances[0], node_of(main).axes)
+        dims = {id(t): dim for t, dim in entries(run)}
+        others = [
+            (dims[id(t)], per_token(r, node_of(t).axes, run.trace.batch, dims[id(t)]))
+            for t, r in zip(places[1:], relevances[1:], strict=True)
         ]
-        return Reading(scores, layers, grid=grid, others=more)
+        return Reading(scores, layers, grid=grid, others=others)
 
 
 def _raw(relevance: Tensor) -> tuple[Tensor, tuple[int, int] | None]:

@@ -1,0 +1,82 @@
+"""Integrated gradients (Sundararajan, Taly, Yan, ICML 2017).
+
+``R_i = (x_i - x'_i) . integral_0^1 df/dx_i (x' + a (x - x')) da`` along the straight line from a baseline ``x'`` to the
+input, summed over the features of each token. Complete: the scores sum to ``f(x) - f(x')`` up to the error of the
+integral, which is taken by Gauss-Legendre quadrature, exact for polynomials of degree ``2 steps - 1``.
+
+A Transformer's first norm makes its input's length meaningless: all but a point of the line from zero is the same to
+it, and the integrand jumps there. A baseline that is some vector (a padding token's) is then the better choice.
+
+The line is drawn where the scores are read (``at``): between vectors that enter the first block (the default), between
+token embeddings, or between pixels.
+
+Cost: ``1 + steps`` forwards and ``steps`` backwards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..axes import precise
+from ..errors import MethodError
+from ..node import node_of
+from ..run import Rulebook, Run
+from . import Reading, method
+from .gradient_x_input import InputLevel
+
+
+@dataclass
+class Averaged(InputLevel):
+    """Methods that average gradients over changed inputs."""
+
+    def rulebook(self) -> Rulebook:
+        """No rules: every operation keeps its derivative."""
+        return Rulebook(books=False)
+
+    def gradients(self, run: Run, places: list[Tensor], values: list[Tensor]) -> list[Tensor]:
+        """The target's gradients with respect to some tensors, at other values of them."""
+        there = run.repeat({node_of(t).seq: value for t, value in zip(places, values, strict=True)})
+        return [precise(g) for g in there.backward(self.places(there))]
+
+
+@method("integrated-gradients")
+@dataclass
+class IntegratedGradients(Averaged):
+    """The gradient along the way from a baseline, times the way.
+
+    Attributes:
+        steps: points on the line.
+        baseline: where the line begins: a number, or a tensor that fits (``[features]``, for pixels an image).
+    """
+
+    paper: ClassVar[str] = "Sundararajan, Taly, Yan, ICML 2017"
+    conservative: ClassVar[bool] = True
+    forwards: ClassVar[int] = 33
+    backwards: ClassVar[int] = 32
+
+    steps: int = 32
+    baseline: float | Tensor = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.steps < 1:
+            raise MethodError(f"`steps` must be at least 1, not {self.steps}.")
+
+    def read(self, run: Run) -> Reading:
+        """``[batch, tokens]``: the integral, point by point."""
+        places = self.places(run)
+        ends = [t.detach() for t in places]
+        begins = [torch.zeros_like(t) + torch.as_tensor(self.baseline).to(t) for t in ends]
+        totals = [torch.zeros_like(precise(t)) for t in ends]
+        points, weights = np.polynomial.legendre.leggauss(self.steps)
+        for point, weight in zip((points + 1) / 2, weights / 2, strict=True):
+            values = [torch.lerp(begin, end, float(point)) for begin, end in zip(begins, ends, strict=True)]
+            for total, gradient in zip(totals, self.gradients(run, places, values), strict=True):
+                total += float(weight) * gradient
+        ways = [precise(end) - precise(begin) for begin, end in zip(begins, ends, strict=True)]
+        return self.reading(run, places, [way * total for way, total in zip(ways, totals, strict=True)])

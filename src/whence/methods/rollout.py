@@ -1,0 +1,47 @@
+"""Attention rollout (Abnar, Zuidema, ACL 2020).
+
+Heads are averaged, the skip connection is an identity that counts as much as the attention, ``A = (E_h(A) + I) / 2``
+(rows sum to 1), and the layers are multiplied: ``A_L ... A_1``. The scores are the rows that the target reads. Ali et
+al. 2022 add up all rows (``rows="all"``). The target matters only in which rows it reads.
+
+Cost: one forward, and the backward of what follows the last attention, to find those rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..rollup import all_rows, column_sums, read_rows, roll_up
+from ..run import Run
+from . import Reading, method
+from .attention import AttentionLevel
+
+
+@method("rollout")
+@dataclass
+class Rollout(AttentionLevel):
+    """The product of all layers' attention.
+
+    Attributes:
+        start_layer: the first layer taken into account.
+        residual: add the identity of the skip connection.
+    """
+
+    paper: ClassVar[str] = "Abnar, Zuidema, ACL 2020"
+
+    start_layer: int = 0
+    residual: bool = True
+
+    def read(self, run: Run) -> Reading:
+        """The explained rows of the product."""
+        maps, gradient = self.maps(run, self.start_layer)
+        means = [A.mean(1) for A in maps[self.start_layer :]]
+        rows = all_rows(means[0]) if self.rows == "all" else read_rows(gradient)
+        if self.residual:
+            total = roll_up(means, rows, normalise=True)
+        else:
+            total = rows
+            for A in reversed(means):
+                total = total @ (A / A.sum(-1, keepdim=True).clamp(min=1e-30))
+        return Reading(column_sums(total, run.mask) if self.rows == "all" else total[:, 0])

@@ -1,0 +1,54 @@
+"""Saliency: the size of the gradient at each token (Simonyan, Vedaldi, Zisserman, 2014).
+
+``S_i = ||df/dx_i||`` over the features of a token: how much the target would move, not in which direction, so scores
+are never negative. The paper takes the largest channel of a pixel; for embeddings the Euclidean length is usual, and is
+taken here for pixels too.
+
+Cost: one forward, one backward.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from ..axes import precise
+from ..errors import MethodError
+from ..run import Rulebook, Run
+from . import Reading, method
+from .gradient_x_input import InputLevel
+
+
+@method("saliency")
+@dataclass
+class Saliency(InputLevel):
+    """The length of each token's gradient.
+
+    Attributes:
+        norm: ``"l2"`` or ``"l1"`` over the features.
+    """
+
+    paper: ClassVar[str] = "Simonyan, Vedaldi, Zisserman, 2014"
+
+    norm: str = "l2"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.norm not in ("l1", "l2"):
+            raise MethodError(f"`norm` must be 'l1' or 'l2', not {self.norm!r}.")
+
+    def rulebook(self) -> Rulebook:
+        """No rules: every operation keeps its derivative."""
+        return Rulebook(books=False)
+
+    def read(self, run: Run) -> Reading:
+        """``[batch, tokens]``: the gradient's length at each token."""
+        places = self.places(run)
+        power = 2 if self.norm == "l2" else 1
+        sizes: list[Tensor] = [precise(g).abs() ** power for g in run.backward(places)]
+        reading = self.reading(run, places, sizes)
+        reading.scores = reading.scores ** (1 / power)
+        reading.others = [(dim, scores ** (1 / power)) for dim, scores in reading.others]
+        return reading
