@@ -117,12 +117,12 @@ class Arithmetic:
 
         Returns:
             ``[B]`` each: ``pearson`` and ``spearman`` correlation of the scores, ``cosine``, and ``top``: the share of
-            the ``k`` strongest positions that they have in common. Padding does not count.
+            the ``k`` strongest positions that they have in common. What the model added of itself does not count.
         """
         _ = self - other  # an error if they are of different inputs
         out: dict[str, list[float]] = {"pearson": [], "spearman": [], "cosine": [], "top": []}
         for i in range(len(self.scores)):
-            real = ~(self.special[i] & (self.scores[i] == 0) & (other.scores[i] == 0))
+            real = ~self.special[i]
             a, b = self.scores[i][real].double(), other.scores[i][real].double()
             tops = [set(s.abs().argsort(descending=True, stable=True)[:k].tolist()) for s in (a, b)]
             out["pearson"].append(_cosine(a - a.mean(), b - b.mean()))
