@@ -10,7 +10,7 @@ import torch
 from helpers import EXACT, float32_tolerance, golden, relative
 from torch.nn import functional as F
 
-from whence.methods.transformer_attribution import deep_taylor_rulebook
+from whence.methods.transformer_attribution import relevance_rulebook
 from whence.propagate import Phase
 from whence.rollup import all_rows, positive_mean, roll_up
 from whence.rules.relevance import EPS, Rules, alpha_beta, safe_divide, share, z_box, z_plus
@@ -35,7 +35,7 @@ def case(request):
 
 def propagated(function, inputs, R):
     """Relevance of the inputs of one operation, as a traced model has it."""
-    book = deep_taylor_rulebook(EPS)
+    book = relevance_rulebook(Rules(Phase(), EPS))
     with Trace(book.rules, len(inputs[0]), book.maps, book.fan_out) as trace:
         out = function(*(trace.input(str(i), x) for i, x in enumerate(inputs)))
     book.phase.relevance = True

@@ -20,12 +20,14 @@ CASES = {
     "00_cvpr21_rules": (["*"], []),
     "01_cvpr21_vit": (
         ["pixel_values", "logits", "target*", "ours_transformer_attribution_*", "ours_rollout_*", "ours_last_layer*",
-         "ours_second_layer*", "ours__sum__block?__R_*", "attn_rollout_*", "gradcam_attn"],
+         "ours_second_layer*", "ours__sum__block?__R_*", "attn_rollout_*", "gradcam_attn", "orig_full",
+         "orig_last_layer"],
         [],
     ),
     "02_cvpr21_bert": (
         ["input_ids", "attention_mask", "token_type_ids", "logits", "target", "ours_generate_LRP_*",
-         "ours_generate_full_lrp", "ours__sum__layer?__R_*", "ours_generate_attn_*", "ours_generate_rollout_*"],
+         "ours_generate_full_lrp", "ours__sum__layer?__R_*", "ours_generate_attn_*", "ours_generate_rollout_*",
+         "orig_generate_full_lrp", "orig_generate_LRP_last_layer"],
         [],
     ),
     "03a_gae_vit": (["pixel_values", "logits", "target_*", "gae_relevance_*"], []),

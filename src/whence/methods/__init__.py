@@ -109,6 +109,7 @@ from . import (  # noqa: E402  # below what they need; importing a method regist
     grad_cam,  # noqa: F401
     gradient_x_input,  # noqa: F401
     integrated_gradients,  # noqa: F401
+    lrp,  # noqa: F401
     random,  # noqa: F401
     rollout,  # noqa: F401
     saliency,  # noqa: F401

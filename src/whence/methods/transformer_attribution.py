@@ -35,10 +35,8 @@ from . import Method, Reading, method
 from .generic_attention import head_shares
 
 
-def deep_taylor_rulebook(eps: float) -> Rulebook:
+def relevance_rulebook(rules: Rules) -> Rulebook:
     """The rules of sec. 3.1 and 3.2, per kind of operation."""
-    phase = Phase()
-    rules = Rules(phase, eps)
     book: dict[str, Rule] = {
         "linear": rules(rules.linear),
         "convolution": rules(rules.linear),
@@ -54,7 +52,7 @@ def deep_taylor_rulebook(eps: float) -> Rulebook:
     }
     unchanged = ("norm", "center", "normalise", "gated", "self-gate", "activation", "scale", "shift")
     book |= dict.fromkeys(unchanged, rules.identity)
-    return Rulebook(book, maps=True, phase=phase, fan_out=rules.fan_out)
+    return Rulebook(book, maps=True, phase=rules.phase, fan_out=rules.fan_out)
 
 
 @method("transformer-attribution")
@@ -82,7 +80,7 @@ class TransformerAttribution(Method):
 
     def rulebook(self) -> Rulebook:
         """Deep Taylor decomposition with the published normalisation."""
-        return deep_taylor_rulebook(self.eps)
+        return relevance_rulebook(Rules(Phase(), self.eps))
 
     def read(self, run: Run) -> Reading:
         """The explained rows of the roll-up."""

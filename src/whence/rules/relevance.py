@@ -207,10 +207,13 @@ class Rules:
         x = op.inputs[0].detach()
         forward = Forward(op.output, op.bias, lambda s: op.vjp(s)[0])
         relevance = z_plus(op.apply, x, op.weight, R, self.eps, forward, self._absolute(op.weight))
+        return (self.read_by_several(op, relevance),)
+
+    def read_by_several(self, op: Local, relevance: Tensor) -> Tensor:
+        """:meth:`copied`, where several linear layers and something else read the input (queries, keys and values)."""
         node = op.nodes[0]
-        if node.linear_uses > 1 and node.other_uses:
-            relevance = self.copied(x, relevance)
-        return (relevance,)
+        several = node.linear_uses > 1 and node.other_uses
+        return self.copied(op.inputs[0].detach(), relevance) if several else relevance
 
     def _absolute(self, w: Tensor) -> Tensor:
         """``|w|``: kept from earlier explanations, or in a buffer that the next weight of this shape overwrites."""

@@ -1,0 +1,141 @@
+"""LRP and partial LRP, the baselines of Chefer, Gur, Wolf (CVPR 2021).
+
+`lrp`: relevance starts as 1 at the class and goes back by the rules of `transformer-attribution`, but without its
+normalisation of skip connections: linear layers by their positive contributions (alpha = 1), matrix products and
+additions by eq. 1, norms and activations unchanged, the patch convolution of a vision model by z^B. Scores are the
+relevance of the first block's input, or (``at="pixel"``, "full LRP" in the published code) of the pixels.
+
+`partial-lrp` (Voita et al. 2019): the same, stopped at the last attention: the positive relevance of its map, heads
+averaged, at the rows that the target reads.
+
+The published code of both normalises the positive and the negative inputs of a linear layer separately, so that
+relevance doubles at each such layer (``doubled=True``); the rule itself is the default here.
+
+Cost: one forward, one backward of relevance (about two plain ones), attention maps written out. `partial-lrp` sends
+gradients back as well, to find the rows that the target reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from ..propagate import Local, Phase
+from ..rollup import positive_mean, read_rows, require_maps
+from ..rules.relevance import EPS, Rules, pull, safe_divide, z_box
+from ..run import Rulebook, Run
+from . import Method, Reading, method
+from .gradient_x_input import InputLevel
+from .transformer_attribution import relevance_rulebook
+
+
+class PlainRules(Rules):
+    """The rules without normalised skip connections; linear layers as asked for."""
+
+    def __init__(self, phase: Phase, eps: float, doubled: bool) -> None:
+        super().__init__(phase, eps)
+        self.doubled = doubled
+
+    def linear(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
+        """Positive contributions; ``doubled``: of positive and of negative inputs, each with all of the relevance."""
+        if not self.doubled or op.apply is None or op.weight is None:
+            return super().linear(op, R)
+        x, w = op.inputs[0].detach(), op.weight
+        halves = []
+        for part, weight in ((x.clamp(min=0), w.clamp(min=0)), (x.clamp(max=0), w.clamp(max=0))):
+            z, back = pull(op.apply, part, weight)
+            halves.append(part * back(safe_divide(R, z, self.eps)))
+        return (self.read_by_several(op, halves[0] + halves[1]),)
+
+    def convolution(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
+        """z^B for a picture of three channels, as a linear layer otherwise."""
+        x = op.inputs[0].detach()
+        if op.apply is None or op.weight is None or x.dim() != 4 or x.shape[1] != 3:
+            return self.linear(op, R)
+        return (z_box(op.apply, x, op.weight, R, self.eps),)
+
+    def add_nothing(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
+        """:meth:`add_constant` with a constant of zeros."""
+        return (self.copied(op.inputs[0].detach(), R),)
+
+    def add(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
+        """Each summand in proportion (eq. 1)."""
+        return self.deep_taylor(op, R)
+
+    def add_constant(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
+        """Adding a mask or a position: the constant's share goes no further; a bias takes none."""
+        x = op.inputs[0].detach()
+        if op.is_bias:
+            return (R.sum_to_size(x.shape),)
+        return ((x * safe_divide(R, op.output, self.eps)).sum_to_size(x.shape),)
+
+
+def plain_rulebook(eps: float, doubled: bool) -> Rulebook:
+    """Plain LRP, per kind of operation."""
+    rules = PlainRules(Phase(), eps, doubled)
+    book = relevance_rulebook(rules)
+    book.rules = {**book.rules, "convolution": rules(rules.convolution)}
+    return book
+
+
+@method("lrp")
+@dataclass
+class LRP(InputLevel):
+    """Relevance of the input by plain LRP.
+
+    Attributes:
+        doubled: let relevance double at every linear layer, as the published code does.
+        eps: the stabiliser of every denominator.
+    """
+
+    paper: ClassVar[str] = "Bach et al., 2015; as in Chefer et al., CVPR 2021"
+    backwards: ClassVar[int] = 1
+    needs: ClassVar[str] = "operations with rules"
+
+    doubled: bool = False
+    eps: float = EPS
+
+    def rulebook(self) -> Rulebook:
+        """Plain LRP."""
+        return plain_rulebook(self.eps, self.doubled)
+
+    def read(self, run: Run) -> Reading:
+        """``[batch, tokens]``: the relevance that arrives at the chosen place."""
+        places = self.places(run)
+        relevances = run.backward(places, relevance=True)
+        layers = run.settle(gradient=False, end=places[0])
+        return self.reading(run, places, relevances, layers)
+
+
+@method("partial-lrp")
+@dataclass
+class PartialLRP(Method):
+    """Relevance of the last attention by plain LRP.
+
+    Attributes:
+        doubled: let relevance double at every linear layer, as the published code does.
+        eps: the stabiliser of every denominator.
+    """
+
+    paper: ClassVar[str] = "Voita et al., 2019; as in Chefer et al., CVPR 2021"
+    backwards: ClassVar[int] = 2
+    needs: ClassVar[str] = "attention"
+
+    doubled: bool = False
+    eps: float = EPS
+
+    def rulebook(self) -> Rulebook:
+        """Plain LRP."""
+        return plain_rulebook(self.eps, self.doubled)
+
+    def read(self, run: Run) -> Reading:
+        """The explained rows of the last attention's relevance."""
+        require_maps(run, self.name)
+        record = run.trace.attentions[-1]
+        assert record.probabilities is not None
+        (gradient,) = run.backward([record.probabilities], keep=True)
+        (relevance,) = run.backward([record.probabilities], relevance=True)
+        rows = read_rows(record.arrange(gradient))
+        return Reading((rows @ positive_mean(record.arrange(relevance)))[:, 0])
