@@ -138,14 +138,18 @@ def test_eager_attention_is_sdpa(method, family):
     assert close(*results) < 1e-5  # Llama's eager softmax is computed in float32
 
 
-#: of the largest score; GradCAM weighs a head by its mean gradient, a small difference of large numbers
+#: of the largest score
 HALF = {torch.bfloat16: 0.06, torch.float16: 0.02}
+#: GradCAM weighs a head by its mean gradient, a small difference of large numbers
 HALF_GRAD_CAM = {torch.bfloat16: 0.12, torch.float16: 0.02}
+#: random is seeded with the input's bits; plain LRP is not for half precision, and says so
+NOT_IN_HALF = ("random", "lrp", "partial-lrp")
 
 
-@pytest.mark.parametrize("method", [m for m in tiny.METHODS if m != "random"])  # which is seeded with the input's bits
+@pytest.mark.parametrize("method", [m for m in tiny.METHODS if m not in NOT_IN_HALF])
 def test_half_precision_is_finite_and_close_to_float32(method):
-    for dtype, tolerance in (HALF_GRAD_CAM if method == "grad-cam" else HALF).items():
+    tolerances = HALF_GRAD_CAM if method == "grad-cam" else HALF
+    for dtype, tolerance in tolerances.items():
         for model, inputs in ((tiny.bert(), {"input_ids": tiny.ids()}), (tiny.vit(), {"pixel_values": tiny.pixels()})):
             low = copy.deepcopy(model).to(dtype)
             full = copy.deepcopy(low).float()
@@ -154,3 +158,9 @@ def test_half_precision_is_finite_and_close_to_float32(method):
             e, f = whence.explain(low, cast, method, 1), whence.explain(full, back, method, 1)
             assert e.scores.dtype == torch.float32
             assert close(e.scores, f.scores) < tolerance
+
+
+@pytest.mark.parametrize("method", ["lrp", "partial-lrp"])
+def test_plain_lrp_in_half_precision_is_warned_of(method):
+    with pytest.warns(whence.WhenceWarning, match="float32"):
+        whence.explain(tiny.bert().bfloat16(), tiny.ids(1), method)

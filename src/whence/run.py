@@ -71,7 +71,7 @@ class Run:
         self.repeat: Callable[[Mapping[int, Tensor]], Run] = _cannot_repeat
         self.places: tuple[tuple[int, int], Tensor] | None = None
         self.ledger: Ledger | None = trace.ledger
-        if rulebook.phase is not None:
+        if rulebook.phase is not None and rulebook.books:
             self.ledger = Ledger(trace.batch)
             rulebook.phase.ledger = self.ledger
 

@@ -17,11 +17,15 @@ gradients back as well, to find the rows that the target reads.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
+from ..axes import precise
+from ..errors import WhenceWarning
 from ..propagate import Local, Phase
 from ..rollup import positive_mean, read_rows, require_maps
 from ..rules.relevance import EPS, Rules, pull, safe_divide, z_box
@@ -72,6 +76,17 @@ class PlainRules(Rules):
         return ((x * safe_divide(R, op.output, self.eps)).sum_to_size(x.shape),)
 
 
+def _warn_of_half(run: Run) -> None:
+    """Additions without normalisation divide by sums that may be tiny: not in half precision."""
+    if run.seed.output.dtype in (torch.float16, torch.bfloat16):
+        warnings.warn(
+            "Plain LRP divides by sums of signed terms, which half precision does not resolve: run the model in "
+            "float32, better in float64.",
+            WhenceWarning,
+            stacklevel=2,
+        )
+
+
 def plain_rulebook(eps: float, doubled: bool) -> Rulebook:
     """Plain LRP, per kind of operation."""
     rules = PlainRules(Phase(), eps, doubled)
@@ -103,8 +118,9 @@ class LRP(InputLevel):
 
     def read(self, run: Run) -> Reading:
         """``[batch, tokens]``: the relevance that arrives at the chosen place."""
+        _warn_of_half(run)
         places = self.places(run)
-        relevances = run.backward(places, relevance=True)
+        relevances = [precise(R) for R in run.backward(places, relevance=True)]
         layers = run.settle(gradient=False, end=places[0])
         return self.reading(run, places, relevances, layers)
 
@@ -128,14 +144,17 @@ class PartialLRP(Method):
 
     def rulebook(self) -> Rulebook:
         """Plain LRP."""
-        return plain_rulebook(self.eps, self.doubled)
+        book = plain_rulebook(self.eps, self.doubled)
+        book.books = False  # it ends at the last attention
+        return book
 
     def read(self, run: Run) -> Reading:
         """The explained rows of the last attention's relevance."""
         require_maps(run, self.name)
+        _warn_of_half(run)
         record = run.trace.attentions[-1]
         assert record.probabilities is not None
         (gradient,) = run.backward([record.probabilities], keep=True)
         (relevance,) = run.backward([record.probabilities], relevance=True)
         rows = read_rows(record.arrange(gradient))
-        return Reading((rows @ positive_mean(record.arrange(relevance)))[:, 0])
+        return Reading((precise(rows) @ positive_mean(precise(record.arrange(relevance))))[:, 0])
