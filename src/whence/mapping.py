@@ -47,8 +47,9 @@ def attach(one: Explanation, sample: Sample) -> Explanation:
 def _unpadded(one: Explanation, sample: Sample) -> Explanation:
     """Without the padding that the batch, or the model itself, added on the right."""
     origin = sample.origins.get("text")
-    width = one.scores.shape[1]
-    if not isinstance(origin, TextOrigin) or list(one.streams) != ["text"] or len(origin.tokens) >= width:
+    name, main = next(iter(one.streams.items()))
+    whole = name == "text" and main.shape == one.scores.shape
+    if not isinstance(origin, TextOrigin) or not whole or len(origin.tokens) >= main.shape[1]:
         return one
     keep = len(origin.tokens)
     if bool((one.scores[:, keep:] != 0).any()):  # not padding, then
@@ -57,6 +58,6 @@ def _unpadded(one: Explanation, sample: Sample) -> Explanation:
         one,
         scores=one.scores[:, :keep],
         special=one.special[:, :keep],
-        streams={"text": one.scores[:, :keep]},
+        streams={**one.streams, "text": one.scores[:, :keep]},
         layers=None if one.layers is None else one.layers[:, :, :keep],
     )

@@ -42,7 +42,7 @@ class AttentionLevel(Method):
         """Attention maps written out."""
         return Rulebook(maps=True)
 
-    def maps(self, run: Run, *layers: int | None) -> tuple[list[Tensor], Tensor]:
+    def attention(self, run: Run, *layers: int | None) -> tuple[list[Tensor], Tensor]:
         """Every layer's map ``[batch, heads, queries, keys]``, and the gradient of the last one's."""
         require_maps(run, self.name, *layers)
         records = run.trace.attentions
@@ -69,7 +69,7 @@ class Attention(AttentionLevel):
 
     def read(self, run: Run) -> Reading:
         """The explained rows of the map."""
-        maps, gradient = self.maps(run, self.layer)
+        maps, gradient = self.attention(run, self.layer)
         chosen = maps[self.layer]
         if self.head is not None and not -chosen.shape[1] <= self.head < chosen.shape[1]:
             raise MethodError(f"Head {self.head} is out of range: the layer has {chosen.shape[1]} heads.")

@@ -47,7 +47,7 @@ class AttentionFlow(AttentionLevel):
 
     def read(self, run: Run) -> Reading:
         """``[batch, tokens]``: sample by sample, padding left out."""
-        maps, gradient = self.maps(run, self.start_layer)
+        maps, gradient = self.attention(run, self.start_layer)
         means = torch.stack([A.mean(1) for A in maps[self.start_layer :]], 1).double().cpu()  # [batch, layers, q, k]
         rows = read_rows(gradient)[:, 0].double().cpu()
         scores = torch.zeros_like(rows)

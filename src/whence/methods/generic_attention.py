@@ -18,37 +18,27 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..errors import MethodError
 from ..rollup import all_rows, column_sums, positive_mean, read_rows, require_maps, roll_up
-from ..run import Rulebook, Run
-from . import Method, Reading, method
+from ..run import Run
+from . import Reading, method
+from .attention import AttentionLevel
 
 
 @method("generic-attention")
 @dataclass
-class GenericAttention(Method):
+class GenericAttention(AttentionLevel):
     """Gradient-weighted attention, rolled up.
 
     Attributes:
         start_layer: the first layer taken into account.
         normalise: divide each row of ``I + A`` by its sum.
-        rows: ``"target"`` (the rows that the target reads) or ``"all"`` (the sum of all rows).
     """
 
     paper: ClassVar[str] = "Chefer, Gur, Wolf, ICCV 2021"
-    needs: ClassVar[str] = "attention"
+    class_specific: ClassVar[bool] = True
 
     start_layer: int = 0
     normalise: bool = False
-    rows: str = "target"
-
-    def __post_init__(self) -> None:
-        if self.rows not in ("target", "all"):
-            raise MethodError(f"`rows` must be 'target' or 'all', not {self.rows!r}.")
-
-    def rulebook(self) -> Rulebook:
-        """Plain gradients, attention maps written out."""
-        return Rulebook(maps=True)
 
     def read(self, run: Run) -> Reading:
         """The explained rows of ``R``."""

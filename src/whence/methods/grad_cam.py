@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..errors import MethodError
-from ..rollup import read_rows
+from ..rollup import column_sums, read_rows
 from ..run import Run
 from . import Reading, method
 from .attention import AttentionLevel
@@ -45,7 +45,7 @@ class GradCam(AttentionLevel):
 
     def read(self, run: Run) -> Reading:
         """The explained rows of the weighed map."""
-        maps, gradient = self.maps(run)
+        maps, gradient = self.attention(run)
         rows = read_rows(gradient)
         real = _real(gradient, run.mask)
         if self.weights == "map":
@@ -57,7 +57,7 @@ class GradCam(AttentionLevel):
             read = (rows[:, None] @ gradient)[:, :, 0]  # [batch, heads, keys]
             weights = (read * others[:, None]).sum(-1) / others.sum(-1)[:, None]
         cam = (maps[-1] * weights[:, :, None, None]).mean(1).clamp(min=0)
-        scores = cam.sum(-2) if self.rows == "all" else (rows @ cam)[:, 0]
+        scores = column_sums(cam, run.mask) if self.rows == "all" else (rows @ cam)[:, 0]
         return Reading(scores)
 
 

@@ -18,7 +18,7 @@ gradients back as well, to find the rows that the target reads.
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -87,34 +87,33 @@ def _warn_of_half(run: Run) -> None:
         )
 
 
-def plain_rulebook(eps: float, doubled: bool) -> Rulebook:
-    """Plain LRP, per kind of operation."""
-    rules = PlainRules(Phase(), eps, doubled)
-    book = relevance_rulebook(rules)
-    book.rules = {**book.rules, "convolution": rules(rules.convolution)}
-    return book
-
-
-@method("lrp")
 @dataclass
-class LRP(InputLevel):
-    """Relevance of the input by plain LRP.
+class Plain(Method):
+    """Methods that read plain LRP.
 
     Attributes:
         doubled: let relevance double at every linear layer, as the published code does.
         eps: the stabiliser of every denominator.
     """
 
-    paper: ClassVar[str] = "Bach et al., 2015; as in Chefer et al., CVPR 2021"
-    backwards: ClassVar[int] = 1
-    needs: ClassVar[str] = "operations with rules"
-
     doubled: bool = False
     eps: float = EPS
 
     def rulebook(self) -> Rulebook:
-        """Plain LRP."""
-        return plain_rulebook(self.eps, self.doubled)
+        """Plain LRP, per kind of operation."""
+        rules = PlainRules(Phase(), self.eps, self.doubled)
+        book = relevance_rulebook(rules)
+        book.rules = {**book.rules, "convolution": rules(rules.convolution)}
+        return book
+
+
+@method("lrp")
+@dataclass
+class LRP(Plain, InputLevel):
+    """Relevance of the input by plain LRP."""
+
+    paper: ClassVar[str] = "Bach et al., 2015; as in Chefer et al., CVPR 2021"
+    needs: ClassVar[str] = "operations with rules"
 
     def read(self, run: Run) -> Reading:
         """``[batch, tokens]``: the relevance that arrives at the chosen place."""
@@ -127,26 +126,16 @@ class LRP(InputLevel):
 
 @method("partial-lrp")
 @dataclass
-class PartialLRP(Method):
-    """Relevance of the last attention by plain LRP.
-
-    Attributes:
-        doubled: let relevance double at every linear layer, as the published code does.
-        eps: the stabiliser of every denominator.
-    """
+class PartialLRP(Plain):
+    """Relevance of the last attention by plain LRP."""
 
     paper: ClassVar[str] = "Voita et al., 2019; as in Chefer et al., CVPR 2021"
     backwards: ClassVar[int] = 2
     needs: ClassVar[str] = "attention"
 
-    doubled: bool = False
-    eps: float = EPS
-
     def rulebook(self) -> Rulebook:
-        """Plain LRP."""
-        book = plain_rulebook(self.eps, self.doubled)
-        book.books = False  # it ends at the last attention
-        return book
+        """Plain LRP, without books: it ends at the last attention."""
+        return replace(super().rulebook(), books=False)
 
     def read(self, run: Run) -> Reading:
         """The explained rows of the last attention's relevance."""

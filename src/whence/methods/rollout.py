@@ -35,7 +35,7 @@ class Rollout(AttentionLevel):
 
     def read(self, run: Run) -> Reading:
         """The explained rows of the product."""
-        maps, gradient = self.maps(run, self.start_layer)
+        maps, gradient = self.attention(run, self.start_layer)
         means = [A.mean(1) for A in maps[self.start_layer :]]
         rows = all_rows(means[0]) if self.rows == "all" else read_rows(gradient)
         if self.residual:
