@@ -362,3 +362,11 @@ def test_the_value_that_is_shown_is_that_of_the_target():
         assert view(whence.explain(model, inputs, target=target)).value == pytest.approx(value, abs=1e-5)
     one, two = (whence.explain(model, inputs, target=t) for t in (1, 2))
     assert view(one - two).value == pytest.approx(logits[1] - logits[2], abs=1e-5)
+
+
+def test_the_ledger_that_is_shown_is_in_shares_of_the_target():
+    e = whence.explain(tiny.bert(), {"input_ids": tiny.ids(1)}, target=1)
+    shown = view(e)
+    total = float(e.ledger.total)
+    assert shown.kept == pytest.approx([float(s) / total for s in e.ledger.sums[0]])
+    assert [share * total for _, share in shown.absorbed] == pytest.approx([x[3] for x in e.ledger.largest(5)])

@@ -90,3 +90,11 @@ def test_subwords_of_a_word_are_summed_and_spaces_inside_a_token_do_not_join_wor
 def test_a_token_over_two_words_keeps_them_together():
     cut = [(p.text, p.score) for p in pieces("New York is", [(0, 0, 8), (1, 9, 11)], [1, 2], whole_words=True)]
     assert cut == [("New York", 1.0), (" ", None), ("is", 2.0)]
+
+
+def test_words_that_touch_stay_apart():
+    cut = [
+        (p.text, p.score)
+        for p in pieces("film, 日本", [(0, 0, 4), (1, 4, 5), (2, 6, 7), (3, 7, 8)], [1, 2, 4, 8], True)
+    ]
+    assert cut == [("film", 1.0), (",", 2.0), (" ", None), ("日", 4.0), ("本", 8.0)]
