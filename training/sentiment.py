@@ -66,7 +66,7 @@ def read_sst2(split: str) -> tuple[list[str], Tensor]:
     return [text.strip() for text, _ in rows], torch.tensor([int(label) for _, label in rows])
 
 
-def read_imdb(count: int = 24_000, shortest: int = 6, longest: int = 28) -> list[str]:
+def read_imdb(count: int = 36_000, shortest: int = 6, longest: int = 28) -> list[str]:
     """A random sample of the sentences of `shortest` to `longest` words in the IMDB training reviews."""
     sentences: list[str] = []
     with gzip.open(DATA / "imdb" / "train_5000.jsonl.gz", "rt", encoding="utf-8") as file:
@@ -281,7 +281,7 @@ def main() -> None:
     """Train, validate on held-out phrases, and export in half precision."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=MODELS / "sentiment")
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--cache", type=Path, help="a safetensors file that keeps the teacher's answers between runs")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

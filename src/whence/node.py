@@ -27,6 +27,9 @@ class Node:
         linear_uses, other_uses: how many linear layers, and how many other operations, read it.
         kept: whether a rule still needs the value that it has now.
         moved: whether the tensor was given other memory before it was overwritten.
+        residual: whether it is the sum of a trunk and a branch of its own.
+        mixed: whether it is what an attention has read, at most moved or scaled.
+        projection: whether it is made by a linear layer of an attention: of queries, keys, values or what was read.
     """
 
     __slots__ = (
@@ -38,9 +41,12 @@ class Node:
         "linear",
         "linear_uses",
         "live",
+        "mixed",
         "moved",
         "other_uses",
         "parents",
+        "projection",
+        "residual",
         "root",
         "seq",
         "softmax",
@@ -63,6 +69,9 @@ class Node:
         self.other_uses = 0
         self.kept = False
         self.moved = False
+        self.residual = False
+        self.mixed = False
+        self.projection = False
 
     def between(self, ancestor: Node) -> list[Node] | None:
         """This node and those between it and an ancestor; ``None`` if it is no ancestor."""
@@ -76,6 +85,18 @@ class Node:
                     seen[id(parent)] = parent
                     stack.append(parent)
         return list(seen.values()) if found else None
+
+    def projections(self) -> list[Node]:
+        """The nearest linear layers from which it derives, no further back than the stream it was read from."""
+        found, seen, stack = [], {self.seq}, [self]
+        while stack:
+            node = stack.pop()
+            if node.kind == "linear":
+                found.append(node)
+            elif not node.residual:
+                stack += [parent for parent in node.parents if parent.seq not in seen]
+                seen |= {parent.seq for parent in node.parents}
+        return found
 
     def reachable(self) -> set[int]:
         """The ``seq`` of every tensor that gradient or relevance can reach from this one."""
@@ -124,12 +145,14 @@ class Residual:
 
     Attributes:
         trunk: the tensor that a branch is added to.
+        branch: what is added to it.
         output: the sum.
         attentions: the attentions (by index) inside the branch.
         normed: the sum after the norm that is applied to it, if any.
     """
 
     trunk: Tensor
+    branch: Tensor
     output: Tensor
     attentions: list[int]
     normed: Tensor | None = None

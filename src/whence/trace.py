@@ -260,6 +260,9 @@ class Trace(TorchFunctionMode):
     def _attention(self, call: Call, node: Node, record: AttentionRecord) -> None:
         self._mixers[node.seq] = len(self.attentions)
         self.attentions.append(record)
+        for source in node.parents:
+            for projection in source.projections():
+                projection.projection = True
         if self._early is not None:
             self.entry, self._early = self._common(call), None
 
@@ -282,7 +285,8 @@ class Trace(TorchFunctionMode):
         between = branch.between(a if trunk == 0 else b)
         if between is not None:
             inside = sorted(self._mixers[n.seq] for n in between if n.seq in self._mixers)
-            self.residuals.append(Residual(call.tensors[trunk], output, inside))
+            node_of(output).residual = True
+            self.residuals.append(Residual(call.tensors[trunk], call.tensors[1 - trunk], output, inside))
 
     def _check(self, call: Call) -> None:
         """Refuse gradient checkpointing: its recomputation would run without the rules."""
@@ -307,7 +311,9 @@ def _inherit(call: Call, node: Node) -> None:
         dim = call.argument(1, "dim", -1)
         node.softmax = node.axes[dim if isinstance(dim, int) else -1]
     elif kind in ("structural", "identity", "scale", "selecting"):
-        node.softmax = main.softmax
+        node.softmax, node.mixed = main.softmax, main.mixed
+    node.mixed = node.mixed or kind in ("mix", "attention")
+    node.projection = kind == "linear" and main.mixed
     twins = kind == "add" and len(node.parents) == 2 and main.root is node.parents[1].root
     if kind in ("scale", "identity") or call.name in _KEEPING_VALUE:
         node.root, node.linear, node.activated = main.root, main.linear, main.activated

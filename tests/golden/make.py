@@ -15,7 +15,7 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 SHARED = Path(os.environ.get("WHENCE_SHARED", HERE.parents[2] / "shared")) / "golden"
 
-# case -> the arrays to keep (of every golden_*.npz in it), and the arrays to drop again
+# case -> the arrays to keep (of every float64 file in it; of the rules, case 00, also of float32), and to drop again
 CASES = {
     "00_cvpr21_rules": (["*"], []),
     "01_cvpr21_vit": (
@@ -41,7 +41,30 @@ CASES = {
          "rollout_nores_2", "attention_flow_2"],
         ["*gamma*"],
     ),
+    "05_attnlrp_bert": (["*_input_ids", "*_attention_mask", "*_target*", "*_relevance", "*_relevance_target2"], []),
+    "05_attnlrp_gpt2": (["*_input_ids", "*_target*", "*_relevance", "*_relevance_target2"], []),
+    "05_attnlrp_llama": (["*_input_ids", "*_target*", "*_relevance", "*_relevance_target2"], []),
     "06_attention_flow": (["*_mats", "*_flow_mats_unnormalised", "*_joint"], []),
+    "10_legrad_clip": (["pixel_values", "text_embedding", "cosine", "L*_before_minmax", "L*_REIMPL_*"], []),
+    "12_libragrad_vit": (["pixel_values", "logits", "S?_NG_*", "S?_LX*"], ["*_matrix"]),
+    "13_palrp_vit": (
+        ["pixel_uint8", "logits", "*_target", "split_*", "full_lrp_GammaLinear_POS_ENC_gammaConv*",
+         "full_lrp_GammaLinear_gammaConv__argmax"],
+        [],
+    ),
+    "14_palrp_llama": (["*"], ["logits"]),
+    "15_attnlrp_vit_gamma": (
+        ["pixel_values", "logits", "img?_target*", "img?_cp_nozennit", "*_conv0.25_lin0.05*", "*_conv0_lin0.05",
+         "*_conv0.25_lin0", "*_conv100_lin1"],
+        [],
+    ),
+    "16_reslrp_vit": (
+        ["pixel_values", "gammas", "logits", "*_target", "*_pixel", "*_token_emb", "*_block_inputs", "*_C", "*_A",
+         "*_sum_input_and_constants"],
+        [],
+    ),
+    "19_dave_vit_parts": (["*"], []),
+    "20_biattn_vit": (["*"], []),
 }  # fmt: skip
 
 
@@ -58,7 +81,8 @@ def main():
             (HERE / case / "hf").mkdir(exist_ok=True)
             for name in ("config.json", "model.safetensors"):
                 shutil.copyfile(SHARED / case / "hf" / name, HERE / case / "hf" / name)
-        for path in sorted((SHARED / case).glob("golden_*.npz")):
+        types = "float*" if case.startswith("00") else "float64*"
+        for path in sorted((SHARED / case).glob(f"golden_{types}.npz")):
             with np.load(path) as arrays:
                 chosen = {name: arrays[name] for name in arrays.files if kept(name, keep, drop)}
             np.savez_compressed(HERE / case / path.name, **chosen)
