@@ -78,21 +78,22 @@ def traced(model, inputs, method, target=None, **options):
 
 def load_vit(attn_implementation="sdpa", dtype=torch.float64):
     """The ViT of cases 01 and 03a."""
-    return _load("ViTForImageClassification", "01_cvpr21_vit", attn_implementation, dtype)
+    return load("ViTForImageClassification", "01_cvpr21_vit", attn_implementation, dtype)
 
 
 def load_bert(attn_implementation="sdpa", dtype=torch.float64):
     """The BERT of cases 02 and 03b."""
-    return _load("BertForSequenceClassification", "02_cvpr21_bert", attn_implementation, dtype)
+    return load("BertForSequenceClassification", "02_cvpr21_bert", attn_implementation, dtype)
 
 
 def load_attention_only_bert(attn_implementation="sdpa", dtype=torch.float64):
     """The model of case 04, as a BERT whose feed-forward layers are zero."""
-    return _load("BertForSequenceClassification", "04_icml22_ali", attn_implementation, dtype)
+    return load("BertForSequenceClassification", "04_icml22_ali", attn_implementation, dtype)
 
 
 @functools.cache  # an explanation leaves the model as it was
-def _load(architecture, case, attn_implementation, dtype):
+def load(architecture, case, attn_implementation="sdpa", dtype=torch.float64):
+    """The model of a golden case."""
     transformers = pytest.importorskip("transformers")
     model = getattr(transformers, architecture).from_pretrained(
         GOLDEN / case / "hf", attn_implementation=attn_implementation, dtype=dtype

@@ -9,7 +9,8 @@ from helpers import EXACT, array, float32_tolerance, full_golden, golden, load_b
 import whence
 from whence.methods import REGISTRY
 from whence.methods.transformer_attribution import TransformerAttribution
-from whence.rules.relevance import Rules, z_box
+from whence.rules.linear import z_box
+from whence.rules.relevance import Rules
 
 METHOD = "transformer-attribution"
 VIT, BERT = "01_cvpr21_vit", "02_cvpr21_bert"
@@ -243,7 +244,7 @@ class FullLRP(TransformerAttribution):
         rules = Rules(book.phase, self.eps)
 
         def first_layer(op, R):
-            return (z_box(op.apply, op.inputs[0].detach(), op.weight, R, self.eps),)
+            return (z_box(op.apply, op.inputs[0].detach(), op.weight, R, eps=self.eps),)
 
         return replace(book, rules={**book.rules, "convolution": rules(first_layer)})
 

@@ -1,7 +1,8 @@
 """The rules alone against the published code: cases 00 (CVPR 2021) and 03f (ICCV 2021).
 
-Left out of case 00: the ``orig`` arrays and ``conv2``, where relevance doubles in every linear layer (the published
-LRP baseline). Left out of case 03f: the rules for two streams of tokens (``R_ti``, ``handle_residual``, ``mm``).
+In case 00, ``ours`` are the rules of the method and ``orig`` those of its LRP baseline, where relevance doubles in
+linear layers (and in ``conv2``). Left out of case 03f: the rules for two streams of tokens (``R_ti``,
+``handle_residual``, ``mm``).
 """
 
 import numpy as np
@@ -10,10 +11,12 @@ import torch
 from helpers import EXACT, float32_tolerance, golden, relative
 from torch.nn import functional as F
 
+from whence.methods import create
 from whence.methods.transformer_attribution import relevance_rulebook
 from whence.propagate import Phase
 from whence.rollup import all_rows, positive_mean, roll_up
-from whence.rules.relevance import EPS, Rules, alpha_beta, safe_divide, share, z_box, z_plus
+from whence.rules.linear import EPS, alpha_beta, safe_divide, z_box, z_plus
+from whence.rules.relevance import Rules, share
 from whence.trace import Trace
 
 RULES, UPDATES = "00_cvpr21_rules", "03f_gae_rules"
@@ -33,13 +36,22 @@ def case(request):
     return z, check
 
 
-def propagated(function, inputs, R):
+def propagated(function, inputs, R, book=None):
     """Relevance of the inputs of one operation, as a traced model has it."""
-    book = relevance_rulebook(Rules(Phase(), EPS))
+    book = book or relevance_rulebook(Rules(Phase(), EPS))
     with Trace(book.rules, len(inputs[0]), book.maps, book.fan_out) as trace:
         out = function(*(trace.input(str(i), x) for i, x in enumerate(inputs)))
     book.phase.relevance = True
     return torch.autograd.grad(out, [s.tensor for s in trace.sources], R)
+
+
+def baseline(eps=EPS):
+    """The rulebook of the published LRP baseline."""
+    return create("lrp", {"doubled": True, "eps": eps}).rulebook()
+
+
+def patches(x, w, bias=None):
+    return F.conv2d(x, w, bias, stride=w.shape[-1])
 
 
 def everything(tensor):
@@ -128,11 +140,30 @@ def test_a_traced_product_of_queries_and_keys_gives_each_half_the_published_rele
 
 def test_z_box_is_the_published_rule_of_a_convolution_on_pixels(case):
     z, check = case
+    check(z_box(patches, z["conv3_x"], z["conv3_w"], z["conv3_R"]), "conv3_out")
 
-    def convolution(x, w, bias=None):
-        return F.conv2d(x, w, bias, stride=w.shape[-1])
 
-    check(z_box(convolution, z["conv3_x"], z["conv3_w"], z["conv3_R"]), "conv3_out")
+def test_a_traced_linear_layer_doubles_in_the_published_baseline(case):
+    z, check = case
+    x, w, b, R = (z[f"linear_{name}"] for name in "xwbR")
+    (positive,) = propagated(lambda x: F.linear(x, w, b), [x], R, baseline())
+    check(positive, "linear_out_orig_alpha1")
+    (negative,) = propagated(lambda x: F.linear(x, -w, b), [x], R, baseline(-EPS))
+    check(2 * positive - negative, "linear_out_orig_alpha2")
+
+
+def test_a_traced_addition_is_in_proportion_in_the_published_baseline(case):
+    z, check = case
+    for i, found in enumerate(propagated(torch.add, [z["add_x1"], z["add_x2"]], z["add_R"], baseline()), 1):
+        check(found, f"add_out{i}_orig")
+
+
+@pytest.mark.parametrize("name", ["conv2", "conv3"])
+def test_a_traced_convolution_follows_z_box_on_three_channels_and_doubles_on_others(case, name):
+    z, check = case
+    x, w, R = (z[f"{name}_{part}"] for part in "xwR")
+    (found,) = propagated(lambda x: patches(x, w, z.get(f"{name}_b")), [x], R, baseline())
+    check(found, f"{name}_out")
 
 
 def test_copied_is_the_published_clone_except_that_nothing_is_lost_at_zero(case):

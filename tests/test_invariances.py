@@ -140,15 +140,15 @@ def test_eager_attention_is_sdpa(method, family):
 
 #: of the largest score
 HALF = {torch.bfloat16: 0.06, torch.float16: 0.02}
-#: GradCAM weighs a head by its mean gradient, a small difference of large numbers
-HALF_GRAD_CAM = {torch.bfloat16: 0.12, torch.float16: 0.02}
+#: GradCAM weighs a head by its mean gradient, res-lrp a summand by the sum's sign: small differences of large numbers
+HALF_OF_DIFFERENCES = {torch.bfloat16: 0.12, torch.float16: 0.02}
 #: random is seeded with the input's bits; plain LRP is not for half precision, and says so
 NOT_IN_HALF = ("random", "lrp", "partial-lrp")
 
 
 @pytest.mark.parametrize("method", [m for m in tiny.METHODS if m not in NOT_IN_HALF])
 def test_half_precision_is_finite_and_close_to_float32(method):
-    tolerances = HALF_GRAD_CAM if method == "grad-cam" else HALF
+    tolerances = HALF_OF_DIFFERENCES if method in ("grad-cam", "res-lrp") else HALF
     for dtype, tolerance in tolerances.items():
         for model, inputs in ((tiny.bert(), {"input_ids": tiny.ids()}), (tiny.vit(), {"pixel_values": tiny.pixels()})):
             low = copy.deepcopy(model).to(dtype)

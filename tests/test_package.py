@@ -13,11 +13,11 @@ SOURCE = Path(whence.__file__).parent
 
 #: from the ground up: a module imports only what stands before it
 ORDER = [
-    "errors", "extras", "magnitudes", "axes", "node", "call", "coverage", "operations", "kinds", "attention",
-    "propagate", "ledger", "trace", "target", "diagnosis", "run", "streams", "rollup", "rules", "rules.gradient",
-    "rules.relevance", "methods", "words", "origin", "view", "render", "files", "store", "arithmetic", "result",
-    "views", "explanation", "explain", "inputs", "mapping", "answers", "pretrained", "progress", "explainer", "check",
-    "demo", "cli", "__main__",
+    "errors", "extras", "progress", "magnitudes", "axes", "node", "call", "coverage", "operations", "kinds",
+    "attention", "propagate", "ledger", "trace", "target", "diagnosis", "run", "streams", "blocks", "biases", "rollup",
+    "relations", "rules", "rules.linear", "rules.gradient", "rules.relevance", "methods", "words", "origin", "view",
+    "render", "files", "store", "arithmetic", "result", "views", "explanation", "explain", "inputs", "mapping",
+    "answers", "pretrained", "explainer", "check", "demo", "cli", "__main__",
 ]  # fmt: skip
 
 
@@ -75,3 +75,25 @@ def test_methods_are_listed_with_what_they_are():
         assert method.name == name
         assert method.paper
         assert method.__doc__
+
+
+def test_the_list_of_methods_can_be_read():
+    listed = whence.methods()
+    wide, narrow = listed.table(), listed.table(80)
+    assert len(wide.splitlines()) == 1 + len(listed)
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert narrow.splitlines()[0].split() == wide.splitlines()[0].split()[:5]
+    for name, method in listed.items():
+        cost = [str(method.forwards), str(method.backwards)]
+        marks = ["yes" if mark else "no" for mark in (method.class_specific, method.conservative)]
+        line = next(line for line in wide.splitlines() if line.startswith(f"{name} "))
+        assert line.split() == [name, *marks, *" ".join(cost).split(), *method.needs.split(), *method.paper.split()]
+        assert " ".join([name, *marks, *cost, "needs", method.needs + ";", method.paper]) in " ".join(narrow.split())
+
+
+def test_the_list_of_methods_is_made_for_the_terminal_it_is_printed_on(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    assert repr(whence.methods()) == whence.methods().table()
+    monkeypatch.setenv("COLUMNS", "70")
+    assert str(whence.methods()) == whence.methods().table(70)
+    assert whence.methods() == dict(whence.methods())

@@ -8,7 +8,8 @@ import torch.nn.functional as F  # as everywhere in torch code
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whence.rules.relevance import EPS, alpha_beta, safe_divide, share, z_box, z_plus
+from whence.rules.linear import EPS, alpha_beta, safe_divide, z_box, z_plus
+from whence.rules.relevance import share
 
 shapes = {
     "rows": st.integers(1, 5),

@@ -258,7 +258,7 @@ class Writes(nn.Module):
         return self.head(h)[:, 0]
 
 
-@pytest.mark.parametrize("method", tiny.METHODS)
+@pytest.mark.parametrize("method", [m for m in tiny.METHODS if m != "token-tm"])  # which refuses such a stream
 def test_in_place_operations_are_the_same_as_their_copies(method):
     a, b = (whence.explain(Writes(w).double(), {"input_ids": tiny.ids()}, method, 1) for w in (True, False))
     close(a.scores, b.scores, 1e-7 if method in STABILISED else 1e-12)
@@ -368,23 +368,6 @@ def test_a_buffer_that_the_model_writes_stays_a_plain_tensor(method):
     assert not model.last.requires_grad
     assert not model.last.__dict__
     close(model.last, e.logits, 1e-5)
-
-
-def test_cross_attention_of_equal_lengths_is_not_taken_for_self_attention():
-    class Pair(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embed, self.inner, self.head = (
-                nn.Embedding(60, 8),
-                nn.Transformer(8, 2, 1, 1, 16, batch_first=True),
-                nn.Linear(8, 3),
-            )
-
-        def forward(self, source, target):
-            return self.head(self.inner(self.embed(source), self.embed(target))[:, 0])
-
-    with pytest.raises(whence.ModelError, match="different sets of tokens"):
-        whence.explain(Pair().eval(), {"source": tiny.ids(), "target": tiny.ids(seed=1)}, "generic-attention")
 
 
 def test_a_compiled_model_is_explained_through_its_original():

@@ -17,6 +17,7 @@ from torch import Tensor
 from .axes import Axes, Axis, Dim, arrange, precise
 from .call import Call
 from .errors import ModelError
+from .node import Node
 
 
 def attend(
@@ -66,6 +67,8 @@ class AttentionRecord:
         key: the dimension of keys.
         batch: the batch axis.
         values: the tensor that they multiply; ``None`` when fused.
+        output: what they make of it.
+        reads: what is known of the tensor that the values are projected from.
         causal: whether queries look only back.
     """
 
@@ -75,6 +78,8 @@ class AttentionRecord:
     key: int
     batch: Axis
     values: Tensor | None = None
+    output: Tensor | None = None
+    reads: Node | None = None
     causal: bool = False
 
     @property
@@ -101,6 +106,7 @@ class AttentionRecord:
         if dims is None or not _same(node.axes[dims[1]], node.softmax):
             return None
         record = AttentionRecord(probabilities, node.axes, *dims, call.batch, values)
+        record.reads = _origin(call.nodes[1 - which])
         record._check()
         first = record.arrange(probabilities.detach())[0, 0]
         record.causal = first.shape[-1] > 1 and not bool(first.triu(1).any())
@@ -113,6 +119,7 @@ class AttentionRecord:
         axes = (query.axes if query is not None else ()) or ()
         keys: Dim = key.axes[-2] if key is not None and len(key.axes) > 1 else ()
         record = AttentionRecord(None, (*axes[:-1], keys), len(axes) - 2, len(axes) - 1, call.batch)
+        record.reads = _origin(call.nodes[2])
         record.causal = _causal(call)
         record._check()
         return record
@@ -128,6 +135,16 @@ class AttentionRecord:
     def arrange(self, tensor: Tensor) -> Tensor:
         """Bring a tensor shaped like the probabilities to ``[batch, heads, queries, keys]``, in float32 or better."""
         return arrange(precise(tensor), self.axes, self.batch, (self.query, self.key))
+
+
+def _origin(values: Node | None) -> Node | None:
+    """The tensor that values are projected from: what their nearest linear layer reads."""
+    node = values
+    while node is not None and node.parents and not node.residual:
+        if node.kind == "linear":
+            return node.parents[0]
+        node = node.parents[0]
+    return node
 
 
 def _causal(call: Call) -> bool:

@@ -54,6 +54,7 @@ class Call:
         blocked: the traced tensors (by ``id``) that a rule has cut off.
         kept: set by a rule that will need the output's value in the backward.
         placed: set by a rule that wants to be told the node of the output.
+        exposed: set by a rule that puts a leaf in place of attention probabilities, to read its gradient.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Call:
     blocked: set[int] = field(default_factory=set)
     kept: bool = False
     placed: Callable[[Node], None] | None = None
+    exposed: Tensor | None = None
 
     def run(self, *replacements: Tensor) -> Any:
         """Run the operation, with the traced tensors replaced by ``replacements`` where given."""

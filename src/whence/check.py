@@ -138,7 +138,7 @@ def _difference(traced: Tensor, plain: Tensor | None) -> float:
 
 def _applies(explainer: Explainer, inputs: Any, name: str, target: Any) -> str:
     try:
-        explain(explainer.model, inputs, name, target)
+        explain(explainer.model, inputs, name, target, **methods()[name].quick)
     except WhenceError as error:
         return str(error)
     return ""

@@ -10,11 +10,11 @@ import csv
 import glob
 import json
 import os
+import shutil
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
@@ -294,26 +294,11 @@ def check(
 
 @app.command()
 def methods(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """List the methods: what each shows, its cost and its options."""
-    rows = []
-    for name, cls in all_methods().items():
-        options = {f.name: f.default for f in fields(cls)}  # type: ignore[arg-type]  # every method is a dataclass
-        rows.append(
-            {
-                "name": name, "paper": cls.paper, "class_specific": cls.class_specific,
-                "conservative": cls.conservative, "forwards": cls.forwards, "backwards": cls.backwards,
-                "needs": cls.needs, "options": options,
-            }
-        )  # fmt: skip
+    """List the methods: what each is, costs and needs, and its paper; with --json its options too."""
     if as_json:
-        typer.echo(json.dumps(rows, indent=2, default=str))
+        typer.echo(json.dumps(all_methods().rows(), indent=2, default=str))
         return
-    width = max(len(str(row["name"])) for row in rows)
-    for row in rows:
-        marks = ["class-specific" if row["class_specific"] else "same for every class"]
-        marks += ["conservative"] if row["conservative"] else []
-        cost = f"{row['forwards']} forward + {row['backwards']} backward"
-        typer.echo(f"{row['name']:<{width}}  {row['paper']}; {', '.join(marks)}; {cost}; needs {row['needs']}")
+    typer.echo(all_methods().table(shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
 
 
 @app.command()

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .axes import Dim
 from .diagnosis import first_bad_value
-from .errors import InputError, NumericalError, SamplesMixedError
+from .errors import InputError, ModelError, NumericalError, SamplesMixedError
 from .explanation import Explanation
 from .ledger import Ledger
 from .methods import Method, Reading, create
@@ -224,18 +225,27 @@ def _forward(
     target: Target,
     mask: Tensor | None,
     replaced: Mapping[int, Tensor] | None = None,
+    learned: frozenset[int] = frozenset(),
 ) -> Run:
     rulebook = method.rulebook()
     if rulebook.phase is not None:
         rulebook.phase.masked = mask is not None
     names = {id(p): name for name, p in model.named_parameters()}
-    trace = Trace(rulebook.rules, batch, rulebook.maps, rulebook.fan_out, names, replaced)
+    trace = Trace(rulebook.rules, batch, rulebook.maps, rulebook.fan_out, names, replaced, learned)
     watched = rulebook.books and rulebook.phase is None and not rulebook.maps
     trace.ledger = Ledger(trace.batch) if watched else None
     with trace:
         placed = [trace.input(str(i), a) if isinstance(a, Tensor) else a for i, a in enumerate(args)]
         named = {k: trace.input(k, v) if isinstance(v, Tensor) else v for k, v in kwargs.items()}
         outputs = model._call_impl(*placed, **named)  # as model(...), but not compiled
+    if trace.asking - learned:  # some tokens are the model's own: follow these, too
+        return _forward(model, args, kwargs, batch, method, target, mask, replaced, learned | trace.asking)
+    with trace:
+        if trace.replaced:
+            raise ModelError(
+                "The model could not be run again with other values in it: what enters its first block was made along "
+                "with other tensors, or in another way this time. Read elsewhere: at='token' or at='pixel'."
+            )
         start = seed(outputs, target, batch, labels_of(model), _last(trace, mask, batch, find_logits(outputs)))
     if bool((torch.isnan(start.logits) | (start.logits == torch.inf)).any()) or not bool(start.value.isfinite().all()):
         raise NumericalError(f"The model's output is not finite: {first_bad_value(model, args, kwargs)}")
@@ -247,7 +257,7 @@ def _forward(
     trace.coverage.settle(node_of(start.output).reachable())
     run = Run(model, trace, start, rulebook, mask)
     again = _fixed(start, target)
-    run.repeat = lambda values: _forward(model, args, kwargs, batch, method, again, mask, values)
+    run.repeat = lambda values: _forward(model, args, kwargs, batch, method, again, mask, values, learned)
     return run
 
 
@@ -352,8 +362,18 @@ def _layout(run: Run, reading: Reading, scores: Tensor) -> _Layout:
         for stream in streams:
             if n == 0:
                 special[:, stream.start : stream.start + stream.length] |= stream.special.to(special.device)
-            name = stream.name if stream.name not in layout.streams else f"{stream.name} {len(layout.streams) + 1}"
+            name = stream.name
+            if name in layout.streams and _reads(run, tokens, run.tokens()):
+                layout.streams = {"encoder" if k == name else k: v for k, v in layout.streams.items()}
+                name = "decoder"
+            elif name in layout.streams:
+                name = f"{name} {len(layout.streams) + 1}"
             layout.streams[name] = found[:, stream.start : stream.start + stream.length].detach()
             if stream.grid is not None and layout.grid is None:
                 layout.grid, layout.patch_start = stream.grid, stream.patch_start
     return layout
+
+
+def _reads(run: Run, one: Dim, other: Dim) -> bool:
+    """Whether some attention looks from one stream at the other."""
+    return any(r.axes[r.query] == one and r.axes[r.key] == other for r in run.trace.attentions)

@@ -62,8 +62,8 @@ class Ledger:
 
         Returns a function to call with the operation's output, or ``None`` if nothing can be lost there.
         """
-        constant = _constant(call)
-        exact = (call.kind in EXACT and call.name != "batch_norm") or getattr(rule, "conserves", False)
+        constant = constant_of(call)
+        exact = getattr(rule, "conserves", rule is None and call.kind in EXACT and call.name != "batch_norm")
         if constant is None and exact:
             return None
         watched: list[Tensor] = []
@@ -232,8 +232,10 @@ class Ledger:
         return "\n".join(lines)
 
 
-def _constant(call: Call) -> Tensor | None:
+def constant_of(call: Call) -> Tensor | None:
     """The constant that an otherwise linear operation adds to its output, shaped to be added to it."""
+    if call.name == "batch_norm" and call.args and not call.argument(5, "training", False):
+        return torch.as_tensor(call.func(torch.zeros_like(call.args[0]), *call.args[1:], **call.kwargs))
     if call.kind in ("linear", "convolution", "norm"):
         position = {"linear": 2, "addmm": 0, "layer_norm": 3}.get(call.name, 2 if call.kind == "convolution" else None)
         bias = None if position is None else call.argument(position, "bias")

@@ -18,7 +18,7 @@ def attach(one: Explanation, sample: Sample) -> Explanation:
     one = _unpadded(one, sample)
     streams = dict(one.streams)
     origins: dict[str, Origin] = {}
-    for kind, origin in sample.origins.items():
+    for kind, origin in _origins(sample, one).items():
         if kind not in streams and kind in ("audio", "series"):  # the model's only input
             main = next(iter(streams))
             streams = {kind if name == main else name: s for name, s in streams.items()}
@@ -36,8 +36,8 @@ def attach(one: Explanation, sample: Sample) -> Explanation:
             continue
         origins[kind] = origin
     one = replace(one, streams=streams, origins=(origins,) if origins else ())
-    text = origins.get("text")
-    if isinstance(text, TextOrigin) and next(iter(streams)) == "text":
+    text = origins.get(next(iter(streams)))
+    if isinstance(text, TextOrigin):
         special = one.special.clone()
         special[0, : len(text.tokens)] |= torch.tensor([s is None for s in text.spans], device=special.device)
         one = replace(one, special=special)
@@ -46,9 +46,9 @@ def attach(one: Explanation, sample: Sample) -> Explanation:
 
 def _unpadded(one: Explanation, sample: Sample) -> Explanation:
     """Without the padding that the batch, or the model itself, added on the right."""
-    origin = sample.origins.get("text")
     name, main = next(iter(one.streams.items()))
-    whole = name == "text" and main.shape == one.scores.shape
+    origin = _origins(sample, one).get(name)
+    whole = main.shape == one.scores.shape
     if not isinstance(origin, TextOrigin) or not whole or len(origin.tokens) >= main.shape[1]:
         return one
     keep = len(origin.tokens)
@@ -58,6 +58,12 @@ def _unpadded(one: Explanation, sample: Sample) -> Explanation:
         one,
         scores=one.scores[:, :keep],
         special=one.special[:, :keep],
-        streams={**one.streams, "text": one.scores[:, :keep]},
+        streams={**one.streams, name: one.scores[:, :keep]},
         layers=None if one.layers is None else one.layers[:, :, :keep],
     )
+
+
+def _origins(sample: Sample, one: Explanation) -> dict[str, Origin]:
+    """Where each stream comes from; the text of an encoder and a decoder is the encoder's."""
+    split = "text" not in one.streams and "encoder" in one.streams
+    return {"encoder" if kind == "text" and split else kind: origin for kind, origin in sample.origins.items()}

@@ -28,7 +28,10 @@ class Node:
         kept: whether a rule still needs the value that it has now.
         moved: whether the tensor was given other memory before it was overwritten.
         residual: whether it is the sum of a trunk and a branch of its own.
+        learned: whether it is made of tokens of the model's own, such as DETR's queries, at most moved or scaled.
+        made_of: for a product with a constant, the parameters (by ``id``) that the constant is made of.
         mixed: whether it is what an attention has read, at most moved or scaled.
+        inside: the attention (by index) that it was made for: queries, keys, values, scores, probabilities.
         projection: whether it is made by a linear layer of an attention: of queries, keys, values or what was read.
     """
 
@@ -36,11 +39,14 @@ class Node:
         "activated",
         "axes",
         "batch",
+        "inside",
         "kept",
         "kind",
+        "learned",
         "linear",
         "linear_uses",
         "live",
+        "made_of",
         "mixed",
         "moved",
         "other_uses",
@@ -71,6 +77,9 @@ class Node:
         self.moved = False
         self.residual = False
         self.mixed = False
+        self.learned = False
+        self.made_of: frozenset[int] = frozenset()
+        self.inside: int | None = None
         self.projection = False
 
     def between(self, ancestor: Node) -> list[Node] | None:
@@ -86,17 +95,18 @@ class Node:
                     stack.append(parent)
         return list(seen.values()) if found else None
 
-    def projections(self) -> list[Node]:
-        """The nearest linear layers from which it derives, no further back than the stream it was read from."""
-        found, seen, stack = [], {self.seq}, [self]
+    def claim(self, attention: int) -> None:
+        """Mark it and all it derives from, back to the nearest linear layers, as made for an attention."""
+        stack = [self]
         while stack:
             node = stack.pop()
+            if node.residual or node.inside == attention:
+                continue
+            node.inside = attention
             if node.kind == "linear":
-                found.append(node)
-            elif not node.residual:
-                stack += [parent for parent in node.parents if parent.seq not in seen]
-                seen |= {parent.seq for parent in node.parents}
-        return found
+                node.projection = True
+            else:
+                stack += node.parents
 
     def reachable(self) -> set[int]:
         """The ``seq`` of every tensor that gradient or relevance can reach from this one."""

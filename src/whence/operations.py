@@ -94,6 +94,12 @@ REDUCING = {"sum", "mean", "avg_pool", "cumsum", "interpolate", "upsample", "nan
 LINEAR = {"linear", "addmm", "batch_norm"}
 CONVOLUTIONS = {"conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d"}
 
+#: Where an operation with weights has its input.
+WEIGHING = {
+    **dict.fromkeys(("linear", "batch_norm", "layer_norm", "rms_norm", *CONVOLUTIONS, "embedding"), 0),
+    "addmm": 1,
+}
+
 #: Products of two tensors; linear where one of them is a constant.
 PRODUCTS = {"matmul", "mm", "bmm", "einsum", "mv", "inner", "tensordot", "dot", "_grouped_mm"}
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 T = TypeVar("T")
+_inside = threading.local()
 
 
 def track(items: Iterable[T], total: int | None, what: str, show: bool | None = None) -> Iterator[T]:
-    """The same items, with a progress bar.
+    """The same items, with a progress bar; work inside other such work has none of its own.
 
     Args:
         items: what is worked through.
@@ -23,11 +25,19 @@ def track(items: Iterable[T], total: int | None, what: str, show: bool | None = 
         >>> for batch in track(batches, len(batches), "Explaining"):
         ...     ...
     """
-    if show is None:
-        show = sys.stderr.isatty() and total != 1
-    if not show:
+    if getattr(_inside, "work", False):
         yield from items
         return
+    if show is None:
+        show = sys.stderr.isatty() and total != 1
+    _inside.work = True
+    try:
+        yield from _shown(items, total, what) if show else items
+    finally:
+        _inside.work = False
+
+
+def _shown(items: Iterable[T], total: int | None, what: str) -> Iterator[T]:
     if importlib.util.find_spec("rich") is None:
         yield from _plain(items, total, what)
         return

@@ -98,14 +98,11 @@ class Local:
             )
 
 
-_INPUT = {"addmm": 1}  # where an operation has its input, if not first
-
-
-def _linear_parts(call: Call) -> LinearParts:
+def linear_parts(call: Call) -> LinearParts:
     """Weight, bias and the map (input, weight, bias) -> output of a linear operation."""
     if call.kind not in ("linear", "convolution") or len(call.traced) != 1:
         return None, None, None
-    if call.name not in ops.PRODUCTS and call.argument(_INPUT.get(call.name, 0), "input") is not call.traced[0]:
+    if call.name not in ops.PRODUCTS and call.argument(ops.WEIGHING.get(call.name, 0), "input") is not call.traced[0]:
         return None, None, None  # the weight depends on the input, not what it multiplies
     func, name = call.func, call.name
     if name == "addmm":
@@ -146,7 +143,7 @@ class Propagate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Call, rule: RelevanceRule, phase: Phase, *inputs: Tensor) -> Tensor:
         """The operation's value; its small graph is kept for the backward."""
-        parts = _linear_parts(call)
+        parts = linear_parts(call)
         direct = parts[2] is torch.nn.functional.linear  # a linear layer needs no graph of its own
         with torch.set_grad_enabled(not direct):
             own = [x.detach().requires_grad_() for x in inputs]

@@ -15,29 +15,40 @@ from .errors import MethodError, ModelError
 from .run import Run
 
 
-def require_maps(run: Run, method: str, *layers: int | None) -> None:
-    """Refuse a model without attention, attentions that are not all over the same tokens, layers out of range."""
+def several_streams(run: Run) -> bool:
+    """Whether some attention is between other tokens than those of the first."""
+    tokens = run.tokens()
+    return any(r.axes[r.query] != tokens or r.axes[r.key] != tokens for r in run.trace.attentions)
+
+
+def require_attention(run: Run, method: str, *layers: int | None) -> None:
+    """Refuse a model without attention, attention inside windows, layers out of range."""
     records = run.trace.attentions
     if not records:
         raise ModelError(
             f"The model has no attention that could be seen, so '{method}' has nothing to read. Input-level methods "
             "(conservative-lrp, gradient-x-input) work without attention."
         )
-    sizes = {
-        (r.probabilities.shape[r.query], r.probabilities.shape[r.key]) for r in records if r.probabilities is not None
-    }
-    tokens = run.tokens()
-    crossing = any(r.axes[r.query] != tokens or r.axes[r.key] != tokens for r in records)
-    windowed = bool(run.boundaries) and tokens not in run.boundaries[0].node.axes
-    if len(sizes) > 1 or crossing or windowed:
+    if run.boundaries and run.tokens() not in run.boundaries[0].node.axes:
         raise ModelError(
-            f"The model's attentions are between different sets of tokens (queries and keys: {sorted(sizes)}), or "
-            f"inside windows of them, which '{method}' does not roll up. Input-level methods (conservative-lrp, "
-            "gradient-x-input) work."
+            f"The model's attention is inside windows of its tokens ({records[0].shape[2]} keys), which '{method}' "
+            "does not roll up. Input-level methods (conservative-lrp, gradient-x-input) work."
         )
     for layer in layers:
         if layer is not None and not -len(records) <= layer < len(records):
             raise MethodError(f"Layer {layer} is out of range: the model has {len(records)} attention layers.")
+
+
+def require_maps(run: Run, method: str, *layers: int | None) -> None:
+    """:func:`require_attention`, and refuse attentions that are not all over the same tokens."""
+    require_attention(run, method, *layers)
+    if several_streams(run):
+        sizes = sorted({r.shape[1:] for r in run.trace.attentions})
+        raise ModelError(
+            f"The model's attentions are between different sets of tokens (queries and keys: {sizes}), which "
+            f"'{method}' does not roll up. Methods for several streams (generic-attention, rollout) and input-level "
+            "methods (conservative-lrp, gradient-x-input) work."
+        )
 
 
 def read_rows(gradient: Tensor) -> Tensor:
@@ -71,6 +82,16 @@ def roll_up(maps: Sequence[Tensor], rows: Tensor, normalise: bool = False) -> Te
 def positive_mean(maps: Tensor) -> Tensor:
     """``E_h(.)^+``: the mean over heads of the positive part, ``[batch, queries, keys]``."""
     return maps.clamp(min=0).mean(1)
+
+
+def looked_at(maps: Tensor) -> Tensor:
+    """``[batch, 1, queries, keys]``: which pairs some head looks at; false for what a mask hides."""
+    return (maps > 0).any(1, keepdim=True)
+
+
+def stacked(layers: Sequence[Tensor]) -> Tensor | None:
+    """``[batch, layers, ...]``, or ``None`` where the layers are not of one shape."""
+    return torch.stack(list(layers), 1) if len({t.shape for t in layers}) == 1 else None
 
 
 def column_sums(total: Tensor, padding: Tensor | None) -> Tensor:

@@ -19,7 +19,7 @@ class Stream:
     """A stretch of positions that come from one of the user's inputs.
 
     Attributes:
-        name: ``text``, ``image`` or ``input``.
+        name: ``text``, ``image``, ``input``, or ``queries`` for tokens that the model has learned.
         start, length: where it is on its token axis.
         special: ``[length]``, positions that the model adds of itself ([CLS], registers).
         grid: height and width, if its tokens are patches of a picture, and
@@ -121,6 +121,9 @@ def _size(dim: Dim) -> int:
 def _name(dim: Dim, sources: list[Source]) -> str:
     """What tokens on an axis are, by the input that has the axis; of an axis that no input has, by what is left."""
     named = [source for source in sources if source.name]
+    own = [source for source in sources if not source.name and not source.embedded]
+    if any(atom in axis for source in own for axis in node_of(source.tensor).axes for atom in dim):
+        return "queries"
     for source in named:
         if any(atom in axis for axis in node_of(source.tensor).axes[1:] for atom in dim):
             return _kind(source)

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from . import operations as ops
 from .attention import AttentionRecord, attend
-from .axes import Axes, Axis, Known, follow, guess
+from .axes import Axes, Axis, Known, follow, fresh, guess
 from .call import Call, Rule, map_tensors, tensors_in
 from .coverage import Coverage
 from .errors import ModelError
@@ -40,6 +40,7 @@ class Trace(TorchFunctionMode):
         fan_out: called with each tensor that a second operation reads.
         names: the name of each parameter, by ``id``.
         replaced: values to put in place of tensors, by the ``seq`` of their nodes in an earlier trace.
+        learned: parameters (by ``id``) that are tokens of the model's own, such as DETR's queries: sources, too.
 
     Example:
         >>> with Trace({}, batch=2) as trace:
@@ -55,6 +56,7 @@ class Trace(TorchFunctionMode):
         fan_out: Callable[[Tensor, Node], None] | None = None,
         names: Mapping[int, str] | None = None,
         replaced: Mapping[int, Tensor] | None = None,
+        learned: frozenset[int] = frozenset(),
     ) -> None:
         super().__init__()
         self.rules = rules
@@ -62,7 +64,9 @@ class Trace(TorchFunctionMode):
         self.maps = maps
         self.fan_out = fan_out
         self.names = names or {}
-        self.replaced = replaced or {}
+        self.replaced = dict(replaced or {})  # each leaves when it is put in its place
+        self.learned = learned
+        self.asking: set[int] = set()  # parameters that some attention's queries are made of, and of nothing else
         self.coverage = Coverage()
         self.ledger: Ledger | None = None
         self.attentions: list[AttentionRecord] = []
@@ -88,10 +92,14 @@ class Trace(TorchFunctionMode):
     def _source(self, name: str, leaf: Tensor, node: Node, embedded: bool) -> Tensor:
         """A leaf at which relevance can be read, and the copy of it that the model may overwrite."""
         if node.seq in self.replaced:
-            leaf = self.replaced[node.seq].detach().clone()
+            leaf = self.replaced.pop(node.seq).detach().clone()
         self.sources.append(Source(name, attach(leaf.requires_grad_(), node), embedded))
         with torch.enable_grad():
-            return attach(leaf.clone(), self._node("structural", (node,), node.axes))
+            copy, node = leaf.clone(), self._node("structural", (node,), node.axes)
+            if node.seq in self.replaced:
+                with torch._C.DisableTorchFunction():
+                    copy = self.replaced.pop(node.seq).detach().clone().requires_grad_().clone()
+            return attach(copy, node)
 
     def _embed(self, call: Call) -> Tensor:
         """Rows looked up for the user's integers are where relevance can be read."""
@@ -120,12 +128,12 @@ class Trace(TorchFunctionMode):
         traced = list({id(t): t for t in tensors if t.requires_grad}.values())
         nodes = [self._known(t) for t in tensors]
         if not traced and all(n is None for n in nodes):
-            return func(*args, **kwargs)
+            return _remember(func(*args, **kwargs), op.name, tensors)
         call = Call(op.name, "", func, args, kwargs, self.batch, tensors, nodes, traced, op.inplace)
         if op.name == "embedding":
             return self._embed(call)
         self._check(call)
-        composite = self._composite(func, op)
+        composite = self._composite(func, op, nodes)
         with torch.enable_grad():  # also where the model has switched gradients off (a frozen backbone)
             if composite is None:
                 return self._perform(call)
@@ -150,15 +158,23 @@ class Trace(TorchFunctionMode):
         if not isinstance(tensor, torch.nn.Parameter):
             return tensor
         constant = self._constants.get(id(tensor))
+        if constant is None and id(tensor) in self.learned:
+            node = self._node("input", (), tuple(fresh(n) for n in tensor.shape))
+            constant = self._constants[id(tensor)] = self._source("", tensor.detach().clone(), node, embedded=False)
+            node_of(constant).learned = True
         if constant is None:
             constant = self._constants[id(tensor)] = tensor.detach()
             constant._whence_parameter = tensor  # type: ignore[attr-defined]  # what depends on weights alone is kept
             constant._whence_name = self.names.get(id(tensor), "")  # type: ignore[attr-defined]  # for messages
         return constant
 
-    def _composite(self, func: Callable[..., Any], op: ops.Operation) -> Callable[..., Any] | None:
+    def _composite(
+        self, func: Callable[..., Any], op: ops.Operation, nodes: list[Node | None]
+    ) -> Callable[..., Any] | None:
         if op.name in ops.COMPOSITE:
             return ops.COMPOSITE[op.name]
+        if op.name == "zeros_like" and nodes[0] is not None and nodes[0].learned:  # where queries begin from nothing
+            return lambda x, **_: x * 0
         if op.name in ops.OPENED and hasattr(func, "__code__"):
             return ops.opened(func)
         return attend if op.name in ops.ATTENTION and self.maps else None
@@ -179,11 +195,12 @@ class Trace(TorchFunctionMode):
             result = self._overwrite(call, rule)
         else:
             result = rule(call)
-        if self._seq + 1 in self.replaced and isinstance(result, Tensor):
-            result = self._substitute(call, self.replaced[self._seq + 1])
+        handed_on = not call.inplace and any(result is t for t in call.tensors)  # by dropout: nothing new is made
+        if self._seq + 1 in self.replaced and isinstance(result, Tensor) and not handed_on:
+            result = self._substitute(call, self.replaced.pop(self._seq + 1))
         outputs = self._note(call, rule, result)
         if outputs and call.kind in ("mix", "attention"):
-            self._attention(call, node_of(outputs[0]), record or AttentionRecord.fused(call))
+            self._attention(call, outputs[0], record or AttentionRecord.fused(call))
         if outputs and watched is not None:
             watched(outputs[0])
         return result
@@ -230,6 +247,8 @@ class Trace(TorchFunctionMode):
             node = self._node(call.kind, parents, dims)
             node.live = live if tensor.requires_grad else ()
             _inherit(call, node)
+            if call.kind in ("linear", "attention") and call.name not in ops.WEIGHING:
+                node.made_of = _origins([t for t in call.tensors if not t.requires_grad])
             node.kept = call.kept
             if call.placed is not None:
                 call.placed(node)
@@ -257,12 +276,15 @@ class Trace(TorchFunctionMode):
             if self.fan_out is not None and node.linear_uses + node.other_uses == 2 and tensor.requires_grad:
                 self.fan_out(tensor, node)
 
-    def _attention(self, call: Call, node: Node, record: AttentionRecord) -> None:
+    def _attention(self, call: Call, output: Tensor, record: AttentionRecord) -> None:
+        node, record.output = node_of(output), output
+        self.asking |= {p for p in _asked(node) if record.shape[1] in self._constants[p].shape}
         self._mixers[node.seq] = len(self.attentions)
+        for operand in node.parents:
+            operand.claim(len(self.attentions))
         self.attentions.append(record)
-        for source in node.parents:
-            for projection in source.projections():
-                projection.projection = True
+        if call.exposed is not None:
+            record.probabilities = call.exposed
         if self._early is not None:
             self.entry, self._early = self._common(call), None
 
@@ -299,6 +321,33 @@ class Trace(TorchFunctionMode):
             )
 
 
+def _remember(result: Any, name: str, tensors: list[Tensor]) -> Any:
+    """Let what is made of parameters alone, but for weights, know them by ``id``."""
+    if isinstance(result, Tensor) and not any(result is t for t in tensors):
+        origins = _origins([tensors[ops.WEIGHING[name]]] if name in ops.WEIGHING else tensors)
+        if origins:
+            result._whence_made_of = origins  # type: ignore[attr-defined]  # as the node of a traced tensor
+    return result
+
+
+def _origins(tensors: list[Tensor]) -> frozenset[int]:
+    """The parameters that constants are, or are made of."""
+    out: set[int] = set()
+    for tensor in tensors:
+        parameter = getattr(tensor, "_whence_parameter", None)
+        out |= getattr(tensor, "_whence_made_of", frozenset() if parameter is None else {id(parameter)})
+    return frozenset(out)
+
+
+def _asked(node: Node) -> frozenset[int]:
+    """The parameters that the queries (or keys) of an attention are made of, if they depend on nothing else."""
+    if node.kind == "mix":
+        node = next(parent for parent in node.parents if parent.softmax is not None)
+        while node.kind not in ("linear", "matmul") and node.parents:
+            node = node.parents[0]
+    return node.made_of
+
+
 _KEEPING_VALUE = {"to", "float", "double", "type_as", "contiguous", "clone", "bfloat16", "half"}
 
 
@@ -311,7 +360,7 @@ def _inherit(call: Call, node: Node) -> None:
         dim = call.argument(1, "dim", -1)
         node.softmax = node.axes[dim if isinstance(dim, int) else -1]
     elif kind in ("structural", "identity", "scale", "selecting"):
-        node.softmax, node.mixed = main.softmax, main.mixed
+        node.softmax, node.mixed, node.learned = main.softmax, main.mixed, main.learned
     node.mixed = node.mixed or kind in ("mix", "attention")
     node.projection = kind == "linear" and main.mixed
     twins = kind == "add" and len(node.parents) == 2 and main.root is node.parents[1].root

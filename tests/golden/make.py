@@ -34,6 +34,19 @@ CASES = {
     "03b_gae_bert": (
         ["input_ids", "attention_mask", "logits", "target_*", "gae_cls_row_*", "transformer_att_cls_row_*"], []
     ),
+    "03c_gae_lxmert": (
+        ["input_ids", "attention_mask", "visual_*", "token_type_ids", "logits", "target", "ours_*__R_*", "raw_attn*",
+         "attn_gradcam*"],
+        ["*noagg*"],
+    ),
+    "03d_gae_detr": (
+        ["pixel_values", "logits", "*_target_class", "q?_ours_nolrp_norm", "q?_ours_nolrp_nonorm",
+         "q?_ours_nolrp_norm_noself10", "q?_ours_nolrp_norm_cls1*", "q?_raw_attn", "q?_attn_gradcam"],
+        ["*__R_*"],
+    ),
+    "03d2_gae_detr_zerorow": (
+        ["pixel_values", "logits", "*_target_class", "q?_ours_nolrp_norm", "q?_ours_nolrp_nonorm", "q?_*nan_rows*"], []
+    ),
     "03f_gae_rules": (["*"], []),
     # gamma > 0 changes the forward pass of the published code: not reproduced, not kept
     "04_icml22_ali": (
@@ -48,8 +61,7 @@ CASES = {
     "10_legrad_clip": (["pixel_values", "text_embedding", "cosine", "L*_before_minmax", "L*_REIMPL_*"], []),
     "12_libragrad_vit": (["pixel_values", "logits", "S?_NG_*", "S?_LX*"], ["*_matrix"]),
     "13_palrp_vit": (
-        ["pixel_uint8", "logits", "*_target", "split_*", "full_lrp_GammaLinear_POS_ENC_gammaConv*",
-         "full_lrp_GammaLinear_gammaConv__argmax"],
+        ["pixel_uint8", "logits", "*_target", "split_*", "full_lrp_GammaLinear_POS_ENC_gammaConv__argmax"],
         [],
     ),
     "14_palrp_llama": (["*"], ["logits"]),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+import shutil
+import textwrap
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
@@ -37,16 +39,18 @@ class Method:
     """A method: a dataclass of its options, with a rulebook and a read-out.
 
     Class attributes describe it for :func:`whence.methods`: ``paper``; whether it is ``class_specific`` and
-    ``conservative``; its cost in ``forwards`` and ``backwards``; what it ``needs`` of a model.
+    ``conservative``; its cost in ``forwards`` and ``backwards``, in words where it depends on the input; what it
+    ``needs`` of a model; the options that make it ``quick``, if all that is asked is whether it applies.
     """
 
     name: ClassVar[str]
     paper: ClassVar[str] = ""
     class_specific: ClassVar[bool] = True
     conservative: ClassVar[bool] = False
-    forwards: ClassVar[int] = 1
+    forwards: ClassVar[int | str] = 1
     backwards: ClassVar[int] = 1
     needs: ClassVar[str] = "any differentiable model"
+    quick: ClassVar[Mapping[str, Any]] = {}
 
     def rulebook(self) -> Rulebook:
         """Which rule each kind of operation follows."""
@@ -82,9 +86,50 @@ def method(name: str) -> Callable[[M], M]:
     return register
 
 
-def methods() -> dict[str, type[Method]]:
-    """Every method, by name."""
-    return dict(sorted(REGISTRY.items()))
+class Methods(dict[str, type[Method]]):
+    """Methods by name; printed, a table of what they are."""
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What there is to say of each: its class attributes, and its options with their defaults."""
+        return [
+            {
+                "name": name, "class_specific": cls.class_specific, "conservative": cls.conservative,
+                "forwards": cls.forwards, "backwards": cls.backwards, "needs": cls.needs, "paper": cls.paper,
+                "options": {f.name: f.default for f in fields(cls)},  # type: ignore[arg-type]  # a dataclass
+            }
+            for name, cls in self.items()
+        ]  # fmt: skip
+
+    def table(self, width: int | None = None) -> str:
+        """A line for each method; where ``width`` columns are too few, what it needs and its paper stand below."""
+        cells = [["method", "class-specific", "conserves", "forwards", "backwards", "needs", "paper"]]
+        cells += [[_word(value) for value in row.values()][:7] for row in self.rows()]
+        widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
+        lines = ["  ".join(f"{cell:<{n}}" for cell, n in zip(row, widths, strict=True)).rstrip() for row in cells]
+        if width is None or max(map(len, lines)) <= width:
+            return "\n".join(lines)
+        lines = [line[: sum(widths[:5]) + 8].rstrip() for line in lines]
+        below = textwrap.TextWrapper(width, initial_indent="    ", subsequent_indent="    ")
+        notes = [below.fill(f"needs {needs}" + (f"; {paper}" if paper else "")) for *_, needs, paper in cells[1:]]
+        return "\n".join([lines[0], *(part for pair in zip(lines[1:], notes, strict=True) for part in pair)])
+
+    def __repr__(self) -> str:
+        return self.table(shutil.get_terminal_size().columns)
+
+
+def _word(value: object) -> str:
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+
+
+def methods() -> Methods:
+    """Every method, by name.
+
+    Example:
+        >>> print(whence.methods())
+        >>> whence.methods()["conservative-lrp"].paper
+        'Ali et al., ICML 2022'
+    """
+    return Methods(sorted(REGISTRY.items()))
 
 
 def create(name: str, options: dict[str, Any]) -> Method:
@@ -104,15 +149,26 @@ def create(name: str, options: dict[str, Any]) -> Method:
 from . import (  # noqa: E402  # below what they need; importing a method registers it
     attention,  # noqa: F401
     attention_flow,  # noqa: F401
+    attn_lrp,  # noqa: F401
+    bi_attention,  # noqa: F401
     conservative_lrp,  # noqa: F401
+    dave,  # noqa: F401
     generic_attention,  # noqa: F401
     grad_cam,  # noqa: F401
     gradient_x_input,  # noqa: F401
     integrated_gradients,  # noqa: F401
+    kernel_shap,  # noqa: F401
+    legrad,  # noqa: F401
+    libragrad,  # noqa: F401
+    lime,  # noqa: F401
     lrp,  # noqa: F401
+    occlusion,  # noqa: F401
+    pa_lrp,  # noqa: F401
     random,  # noqa: F401
+    res_lrp,  # noqa: F401
     rollout,  # noqa: F401
     saliency,  # noqa: F401
     smooth_grad,  # noqa: F401
+    token_tm,  # noqa: F401
     transformer_attribution,  # noqa: F401
 )

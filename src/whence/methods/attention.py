@@ -2,7 +2,8 @@
 
 "A-Last" in Ali et al. 2022, "raw attention" in Chefer et al. 2021: the last layer, heads averaged. The former add up
 all rows (``rows="all"``), the latter take the row of [CLS]. It says what the layer looked at, not what the target owes
-it: the target matters only in which rows it reads.
+it: the target matters only in which rows it reads. Of several streams, each has the last attention to it from the
+stream that the target reads.
 
 Cost: one forward, and the backward of what follows the last attention, to find those rows.
 """
@@ -16,7 +17,8 @@ from torch import Tensor
 
 from ..axes import precise
 from ..errors import MethodError
-from ..rollup import column_sums, read_rows, require_maps
+from ..relations import Update, explained, relate, replace
+from ..rollup import column_sums, read_rows, require_attention, require_maps, several_streams
 from ..run import Rulebook, Run
 from . import Method, Reading, method
 
@@ -45,11 +47,21 @@ class AttentionLevel(Method):
     def attention(self, run: Run, *layers: int | None) -> tuple[list[Tensor], Tensor]:
         """Every layer's map ``[batch, heads, queries, keys]``, and the gradient of the last one's."""
         require_maps(run, self.name, *layers)
-        records = run.trace.attentions
-        probabilities = [r.probabilities for r in records if r.probabilities is not None]
-        (gradient,) = run.backward(probabilities[-1:])
-        maps = [precise(r.arrange(p.detach())) for r, p in zip(records, probabilities, strict=True)]
-        return maps, precise(records[-1].arrange(gradient))
+        last = run.trace.attentions[-1]
+        assert last.probabilities is not None
+        (gradient,) = run.backward([last.probabilities])
+        return probabilities(run), precise(last.arrange(gradient))
+
+    def streams(self, run: Run, maps: list[Tensor], update: Update) -> Reading:
+        """The explained rows of several streams, from each attention's ``[batch, queries, keys]``."""
+        (_, scores), *others = explained(run, relate(run, maps, update), every=self.rows == "all")
+        return Reading(scores, others=others)
+
+
+def probabilities(run: Run) -> list[Tensor]:
+    """Every attention's map ``[batch, heads, queries, keys]``."""
+    maps = [(r, r.probabilities) for r in run.trace.attentions if r.probabilities is not None]
+    return [precise(record.arrange(p.detach())) for record, p in maps]
 
 
 @method("attention")
@@ -69,10 +81,19 @@ class Attention(AttentionLevel):
 
     def read(self, run: Run) -> Reading:
         """The explained rows of the map."""
+        require_attention(run, self.name, self.layer)
+        if several_streams(run):
+            if self.layer != -1:
+                raise MethodError(f"The model has several streams of tokens: `layer` must be -1, not {self.layer}.")
+            return self.streams(run, [self._heads(A) for A in probabilities(run)], replace)
         maps, gradient = self.attention(run, self.layer)
-        chosen = maps[self.layer]
-        if self.head is not None and not -chosen.shape[1] <= self.head < chosen.shape[1]:
-            raise MethodError(f"Head {self.head} is out of range: the layer has {chosen.shape[1]} heads.")
-        A = chosen.mean(1) if self.head is None else chosen[:, self.head]
+        A = self._heads(maps[self.layer])
         scores = column_sums(A, run.mask) if self.rows == "all" else (read_rows(gradient) @ A)[:, 0]
         return Reading(scores)
+
+    def _heads(self, maps: Tensor) -> Tensor:
+        if self.head is None:
+            return maps.mean(1)
+        if not -maps.shape[1] <= self.head < maps.shape[1]:
+            raise MethodError(f"Head {self.head} is out of range: the layer has {maps.shape[1]} heads.")
+        return maps[:, self.head]

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from ..errors import MethodError
-from ..rollup import column_sums, read_rows
+from ..relations import replace
+from ..rollup import column_sums, read_rows, require_attention, several_streams
 from ..run import Run
 from . import Reading, method
-from .attention import AttentionLevel
+from .attention import AttentionLevel, probabilities
 
 
 @method("grad-cam")
@@ -45,23 +46,46 @@ class GradCam(AttentionLevel):
 
     def read(self, run: Run) -> Reading:
         """The explained rows of the weighed map."""
+        require_attention(run, self.name)
+        if several_streams(run):
+            records = run.trace.attentions
+            gradients = run.backward([r.probabilities for r in records if r.probabilities is not None], keep=True)
+            cams = []
+            for A, record, gradient in zip(probabilities(run), records, gradients, strict=True):
+                queries, keys = record.axes[record.query], record.axes[record.key]
+                absent, hidden = (run.mask if dim == run.tokens() else None for dim in (queries, keys))
+                cams.append(self._cam(A, record.arrange(gradient), absent, hidden, own=queries == keys))
+            return self.streams(run, cams, replace)
         maps, gradient = self.attention(run)
+        cam = self._cam(maps[-1], gradient, run.mask, run.mask)
+        scores = column_sums(cam, run.mask) if self.rows == "all" else (read_rows(gradient) @ cam)[:, 0]
+        return Reading(scores)
+
+    def _cam(
+        self, A: Tensor, gradient: Tensor, absent: Tensor | None, hidden: Tensor | None, own: bool = True
+    ) -> Tensor:
+        """``E_h(w_h A_h)^+``, ``[batch, queries, keys]``.
+
+        Args:
+            A: ``[batch, heads, queries, keys]``.
+            gradient: its gradient.
+            absent, hidden: queries and keys that are padding.
+            own: whether queries and keys are the same tokens.
+        """
         rows = read_rows(gradient)
-        real = _real(gradient, run.mask)
+        real = _real(gradient[:, 0, 0], hidden)
         if self.weights == "map":
-            keys = real[:, None, None, :] * real[:, None, :, None]
-            weights = (gradient * keys).sum((-2, -1)) / keys.sum((-2, -1))
+            pairs = real[:, None, None, :] * _real(gradient[:, 0, :, 0], absent)[:, None, :, None]
+            weights = (gradient * pairs).sum((-2, -1)) / pairs.sum((-2, -1))
         else:
-            others = real * (rows[:, 0] == 0)
+            others = real * (rows[:, 0] == 0) if own else real
             others = torch.where(others.any(-1, keepdim=True), others, real)  # every row is read: so is every column
             read = (rows[:, None] @ gradient)[:, :, 0]  # [batch, heads, keys]
             weights = (read * others[:, None]).sum(-1) / others.sum(-1)[:, None]
-        cam = (maps[-1] * weights[:, :, None, None]).mean(1).clamp(min=0)
-        scores = column_sums(cam, run.mask) if self.rows == "all" else (rows @ cam)[:, 0]
-        return Reading(scores)
+        return (A * weights[:, :, None, None]).mean(1).clamp(min=0)
 
 
 def _real(like: Tensor, padding: Tensor | None) -> Tensor:
-    """``[batch, keys]``: 1 where there is a token."""
-    ones = like.new_ones(like.shape[0], like.shape[-1])
+    """1 where there is a token, shaped like ``[batch, tokens]``."""
+    ones = torch.ones_like(like)
     return ones if padding is None or padding.shape != ones.shape else ones.masked_fill(padding, 0.0)

@@ -21,7 +21,9 @@ from . import Method, Reading, method
 
 @dataclass
 class InputLevel(Method):
-    """Methods whose relevance is gradient x input after a substitution.
+    """Methods whose relevance is read at the input.
+
+    It is gradient x input after a substitution, or, where the rulebook has a phase, the relevance that arrives.
 
     Attributes:
         at: where to read: ``"position"`` (all that enters the first block at a position), ``"token"`` (the token's own
@@ -35,12 +37,14 @@ class InputLevel(Method):
             raise MethodError(f"`at` must be 'position', 'token' or 'pixel', not {self.at!r}.")
 
     def read(self, run: Run) -> Reading:
-        """``[batch, tokens]``: gradient x input at the chosen place; relevance entering each block besides."""
+        """``[batch, tokens]``: relevance at the chosen place; relevance entering each block besides."""
         places = self.places(run)
-        gradients = run.backward(places)
-        layers = run.settle(gradient=True, end=places[0])
-        relevances = [precise(g) * precise(t.detach()) for g, t in zip(gradients, places, strict=True)]
-        return self.reading(run, places, relevances, layers)
+        carried = run.rulebook.phase is not None
+        found = [precise(t) for t in run.backward(places, relevance=carried)]
+        layers = run.settle(gradient=not carried, end=places[0])
+        if not carried:
+            found = [g * precise(t.detach()) for g, t in zip(found, places, strict=True)]
+        return self.reading(run, places, found, layers)
 
     def places(self, run: Run) -> list[Tensor]:
         """Where scores are read: in the main stream of tokens, then in each further one."""

@@ -28,7 +28,8 @@ from ..axes import precise
 from ..errors import WhenceWarning
 from ..propagate import Local, Phase
 from ..rollup import positive_mean, read_rows, require_maps
-from ..rules.relevance import EPS, Rules, pull, safe_divide, z_box
+from ..rules.linear import EPS, pull, safe_divide, z_box
+from ..rules.relevance import Rules
 from ..run import Rulebook, Run
 from . import Method, Reading, method
 from .gradient_x_input import InputLevel
@@ -58,7 +59,7 @@ class PlainRules(Rules):
         x = op.inputs[0].detach()
         if op.apply is None or op.weight is None or x.dim() != 4 or x.shape[1] != 3:
             return self.linear(op, R)
-        return (z_box(op.apply, x, op.weight, R, self.eps),)
+        return (z_box(op.apply, x, op.weight, R, eps=self.eps),)
 
     def add_nothing(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
         """:meth:`add_constant` with a constant of zeros."""
@@ -118,10 +119,7 @@ class LRP(Plain, InputLevel):
     def read(self, run: Run) -> Reading:
         """``[batch, tokens]``: the relevance that arrives at the chosen place."""
         _warn_of_half(run)
-        places = self.places(run)
-        relevances = [precise(R) for R in run.backward(places, relevance=True)]
-        layers = run.settle(gradient=False, end=places[0])
-        return self.reading(run, places, relevances, layers)
+        return super().read(run)
 
 
 @method("partial-lrp")

@@ -4,6 +4,9 @@ Heads are averaged, the skip connection is an identity that counts as much as th
 (rows sum to 1), and the layers are multiplied: ``A_L ... A_1``. The scores are the rows that the target reads. Ali et
 al. 2022 add up all rows (``rows="all"``). The target matters only in which rows it reads.
 
+Between several streams, what is read counts as much as what was there, ``R = (R + A R') / 2``, with ``R'`` the matrix
+of the stream that is read. (Chefer et al. 2021b roll each stream up by itself and join them by the last co-attention.)
+
 Cost: one forward, and the backward of what follows the last attention, to find those rows.
 """
 
@@ -12,10 +15,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..rollup import all_rows, column_sums, read_rows, roll_up
+from torch import Tensor
+
+from ..axes import Dim
+from ..relations import State, accumulate, from_layer
+from ..rollup import all_rows, column_sums, read_rows, require_attention, roll_up, several_streams
 from ..run import Run
 from . import Reading, method
-from .attention import AttentionLevel
+from .attention import AttentionLevel, probabilities
 
 
 @method("rollout")
@@ -35,6 +42,10 @@ class Rollout(AttentionLevel):
 
     def read(self, run: Run) -> Reading:
         """The explained rows of the product."""
+        require_attention(run, self.name, self.start_layer)
+        if several_streams(run):
+            maps = from_layer(run, [A.mean(1) for A in probabilities(run)], self.start_layer)
+            return self.streams(run, maps, self.update)
         maps, gradient = self.attention(run, self.start_layer)
         means = [A.mean(1) for A in maps[self.start_layer :]]
         rows = all_rows(means[0]) if self.rows == "all" else read_rows(gradient)
@@ -45,3 +56,9 @@ class Rollout(AttentionLevel):
             for A in reversed(means):
                 total = total @ (A / A.sum(-1, keepdim=True).clamp(min=1e-30))
         return Reading(column_sums(total, run.mask) if self.rows == "all" else total[:, 0])
+
+    def update(self, mine: State, read: State, A: Tensor, queries: Dim, keys: Dim) -> State:
+        """Half of what was there, half of what is read."""
+        before = mine if self.residual else {}
+        total = A.sum(-1, keepdim=True) + bool(self.residual)
+        return {stream: R / total.clamp(min=1e-30) for stream, R in accumulate(before, read, A, queries, keys).items()}

@@ -13,6 +13,9 @@ Where the published code differs:
 - its stabiliser, 1e-9 in every denominator and also where a tensor is merely read twice, is kept (``eps``), except
   that relevance arriving at an exact zero is not lost there.
 
+Between several streams, the rules of `generic-attention` with the relevance of each map in place of the map: what the
+published code of Chefer et al. 2021b does by default for LXMERT and DETR (its paper does not).
+
 Ablations (paper, table 3): without gradients ``gradient=False``; one block only ``block=-1`` (last) or ``block=1``.
 
 Cost: one forward, a backward of gradients and one of relevance (about three plain backwards), and a copy of the linear
@@ -27,12 +30,15 @@ from typing import ClassVar
 from torch import Tensor
 
 from ..call import Rule
+from ..errors import MethodError
 from ..propagate import Phase
-from ..rollup import positive_mean, read_rows, require_maps, roll_up
-from ..rules.relevance import EPS, Rules
+from ..relations import explained, from_layer, relate
+from ..rollup import positive_mean, read_rows, require_attention, roll_up, several_streams
+from ..rules.linear import EPS
+from ..rules.relevance import Rules
 from ..run import Rulebook, Run
 from . import Method, Reading, method
-from .generic_attention import head_shares
+from .generic_attention import GenericAttention, head_shares
 
 
 def relevance_rulebook(rules: Rules) -> Rulebook:
@@ -84,25 +90,32 @@ class TransformerAttribution(Method):
 
     def read(self, run: Run) -> Reading:
         """The explained rows of the roll-up."""
-        gradients, relevances = self.maps(run)
+        require_attention(run, self.name, self.start_layer, self.block)
+        several = several_streams(run)
+        gradients, relevances = self.maps(run, keep=several)
         layers = run.settle(gradient=False, end=run.boundaries[0].tensor if run.boundaries else None)
         weighted = [g * r for g, r in zip(gradients, relevances, strict=True)] if self.gradient else relevances
         rows = read_rows(gradients[-1])
         maps = [positive_mean(w) for w in weighted]
+        if several:
+            if self.block is not None:
+                raise MethodError("The model has several streams of tokens: `block` is for models with one.")
+            written = relate(run, from_layer(run, maps, self.start_layer), GenericAttention().update)
+            (_, scores), *others = explained(run, written)
+            return Reading(scores, layers, head_shares(weighted), others=others)
         if self.block is not None:
             scores = (rows @ maps[self.block])[:, 0]
         else:
             scores = roll_up(maps[self.start_layer :], rows, self.normalise)[:, 0]
         return Reading(scores, layers, head_shares(weighted))
 
-    def maps(self, run: Run) -> tuple[list[Tensor], list[Tensor]]:
+    def maps(self, run: Run, keep: bool = False) -> tuple[list[Tensor], list[Tensor]]:
         """Gradient and relevance of each block's attention, ``[batch, heads, queries, keys]``."""
-        require_maps(run, self.name, self.start_layer, self.block)
         records = run.trace.attentions
         probabilities = [r.probabilities for r in records if r.probabilities is not None]
         gradients = run.backward(probabilities, keep=True)
         entry = [b.tensor for b in run.boundaries[:1]]  # so that the ledger reaches the first block's input
-        relevances = run.backward([*probabilities, *entry], relevance=True)
+        relevances = run.backward([*probabilities, *entry], relevance=True, keep=keep)
         arrange = [r.arrange for r in records]
         return (
             [f(g) for f, g in zip(arrange, gradients, strict=True)],

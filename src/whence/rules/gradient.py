@@ -5,14 +5,18 @@ Relevance is then gradient x input, one ordinary backward. Notation as in the pa
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..call import Call
+from ..axes import precise
+from ..call import Call, Rule
 from ..node import node_of
+from ..propagate import LinearParts, alias, linear_parts
+from .linear import pull
 
 
 def conserves(rule: Callable[[Call], Any]) -> Callable[[Call], Any]:
@@ -36,6 +40,23 @@ def detach_heads(call: Call) -> Any:
         return call.func(*args, **kwargs)
     softmax = {id(t) for t, n in zip(call.tensors, call.nodes, strict=True) if n is not None and n.softmax is not None}
     return call.run(*(t.detach() if id(t) in softmax else t for t in call.traced))
+
+
+def expose_heads(call: Call) -> Any:
+    """:func:`detach_heads` for attention written out: the probabilities are constants whose gradient can be read."""
+    softmax = {id(t) for t, n in zip(call.tensors, call.nodes, strict=True) if n is not None and n.softmax is not None}
+    operands = [t.detach().requires_grad_() if id(t) in softmax else t for t in call.traced]
+    call.exposed = next((new for old, new in zip(call.traced, operands, strict=True) if new is not old), None)
+    call.blocked |= softmax
+    return call.run(*operands)
+
+
+def halve_heads(call: Call) -> Any:
+    """:func:`detach_heads`, the values with half of their relevance: the half of the probabilities is dropped.
+
+    So does the published vision code of PA-LRP (Bakish et al. 2025).
+    """
+    return _Scaled.apply(detach_heads(call), 0.5)
 
 
 class _ConstantDeviation(torch.autograd.Function):
@@ -105,18 +126,19 @@ def _widest(tensors: list[Tensor]) -> torch.Size:
 
 
 class _Ratio(torch.autograd.Function):
-    """``y = f(x)`` with derivative ``f(x) / x`` (0 where x is 0)."""
+    """``y = f(x)`` with derivative ``f(x) / (x + eps)`` (0 where that is not finite)."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, x: Tensor) -> Tensor:
+    def forward(ctx: Any, call: Call, eps: float, x: Tensor) -> Tensor:
         y: Tensor = call.run(x)
-        ctx.save_for_backward(torch.where(x == 0, torch.zeros_like(y), y / x))
+        below = x + eps
+        ctx.save_for_backward(torch.where(below == 0, torch.zeros_like(y), y / below))
         return y
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         (ratio,) = ctx.saved_tensors
-        return None, grads[0] * ratio
+        return None, None, grads[0] * ratio
 
 
 @conserves
@@ -125,9 +147,19 @@ def activation_ratio(call: Call) -> Any:
 
     The identity rule of LRP in gradient form (Achtibat et al. 2024, eq. 9; Mehri et al. 2025, sec. 3.4).
     """
+    return _ratio(call, 0.0)
+
+
+@conserves
+def stabilised_ratio(call: Call) -> Any:
+    """:func:`activation_ratio` with the stabiliser of Achtibat et al.'s code: ``f(x) / (x + 1e-10)``."""
+    return _ratio(call, 1e-10)
+
+
+def _ratio(call: Call, eps: float) -> Any:
     if len(call.traced) != 1 or call.traced[0].shape != getattr(call.args[0], "shape", None):
         return call.run()
-    return _Ratio.apply(call, call.traced[0])
+    return _Ratio.apply(call, eps, call.traced[0])
 
 
 @conserves
@@ -153,3 +185,117 @@ def detach_gate(call: Call) -> Any:
         return halves
     gate = a if na.activated else b
     return call.run(*(t.detach() if t is gate else t for t in call.traced))
+
+
+class _Scaled(torch.autograd.Function):
+    """The identity, with the gradient times a constant."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
+        ctx.factor = factor
+        return alias(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        return grads[0] * ctx.factor, None
+
+
+@conserves
+def share_product(call: Call) -> Any:
+    """A product of factors that all depend on the input: each gets the same share (Achtibat et al. 2024, eq. 15).
+
+    In gradient form the gradient of the product is halved. For attention written out this makes a half of the plain
+    gradient at the values and a quarter at queries and keys.
+    """
+    factors = sum(t.requires_grad for t in call.tensors)
+    return call.run() if factors < 2 else _Scaled.apply(call.run(), 1 / factors)
+
+
+def share_attention(call: Call) -> Any:
+    """Fused attention under :func:`share_product` at both of its products, the softmax differentiated."""
+    names = ("query", "key", "value", "attn_mask")
+    operands = [call.argument(i, name) for i, name in enumerate(names)]
+    live = [isinstance(t, Tensor) and t.requires_grad for t in operands]
+    read = 1 / max(1, live[2] + any((live[0], live[1], live[3])))
+    found = read / max(1, live[0] + live[1])
+    scaled = [
+        _Scaled.apply(t, factor) if alive else t
+        for t, alive, factor in zip(operands, live, (found, found, read, read), strict=True)
+    ]
+    return call.func(*scaled, *call.args[4:], **{k: v for k, v in call.kwargs.items() if k not in names})
+
+
+LayerRule = Callable[..., Tensor]  # (apply, x, weight, R, bias) -> relevance of x, see rules.linear
+
+
+def substitute(rule: LayerRule) -> Rule:
+    """A rule for the relevance of a linear layer's input, as a substitution: ``dy/dx`` becomes ``R_x / x``.
+
+    Inside an attention (projections of queries, keys, values and of what was read) linear layers keep their derivative.
+    """
+
+    def run(call: Call) -> Any:
+        parts = linear_parts(call)
+        return call.run() if parts[0] is None else _Converted.apply(call, parts, rule, call.traced[0])
+
+    return run
+
+
+class _Converted(torch.autograd.Function):
+    """A linear layer whose backward turns the gradient into relevance, applies a rule, and turns it back."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, parts: LinearParts, rule: LayerRule, x: Tensor) -> Tensor:
+        output: Tensor = call.run(x)
+        ctx.save_for_backward(x, output)
+        ctx.parts, ctx.rule, ctx.node = parts, rule, node_of(x)
+        call.placed = functools.partial(setattr, ctx, "node")
+        call.kept = node_of(x).kept = True
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        (gradient,), (x, output), (weight, bias, apply) = grads, ctx.saved_tensors, ctx.parts
+        if ctx.node.projection:
+            return None, None, None, pull(apply, x, weight)[1](gradient)
+        relevance = ctx.rule(apply, x, weight, gradient * output, bias)
+        return None, None, None, torch.where(x == 0, torch.zeros_like(x), relevance / (x + x.sign() * 1e-10))
+
+
+def residual_gamma(gamma: float) -> Rule:
+    """The gamma rule at a residual addition ``y = a + b`` (Berend et al. 2026, eq. 3 and 4); other sums stay plain.
+
+    ``R_a = w(a) a / (w(a) a + w(b) b) R_y`` with ``w(z) = 1 + gamma [z y > 0]``: a summand against the sum's sign
+    counts for less. In gradient form ``y w(a) / (w(a) a + w(b) b)``, which is 1 wherever both have the same sign.
+    """
+
+    @conserves
+    def run(call: Call) -> Any:
+        if len(call.traced) != 2 or call.name != "add" or "alpha" in call.kwargs:
+            return call.run()
+        return _ResidualGamma.apply(call, gamma, *call.tensors[:2])
+
+    return run
+
+
+class _ResidualGamma(torch.autograd.Function):
+    """A sum whose backward is the gamma rule, if the sum turns out to be a residual addition."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, gamma: float, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        ctx.gamma, ctx.node = gamma, node_of(a)
+        call.placed = functools.partial(setattr, ctx, "node")
+        node_of(a).kept = node_of(b).kept = True
+        return a + b
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        (gradient,), (a, b) = grads, ctx.saved_tensors
+        if not ctx.node.residual:
+            return None, None, gradient.sum_to_size(a.shape), gradient.sum_to_size(b.shape)
+        a, b = precise(a), precise(b)
+        y = a + b
+        weights = [1 + ctx.gamma * (z * y > 0).to(y.dtype) for z in (a, b)]
+        scale = torch.where(y == 0, 1.0, y / (weights[0] * a + weights[1] * b))
+        return None, None, *((gradient * torch.where(y == 0, 1.0, scale * w)).to(gradient.dtype) for w in weights)

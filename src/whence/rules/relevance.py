@@ -7,114 +7,17 @@ becomes ``b + eps`` (not sign-aware), and 0 / 0 is 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..call import Call
-from ..magnitudes import magnitudes
+from ..call import Call, Rule
 from ..node import Node, node_of
 from ..propagate import Bypass, Local, Phase, Propagate, RelevanceRule
-
-EPS = 1e-9
-
-
-def safe_divide(a: Tensor, b: Tensor, eps: float = EPS) -> Tensor:
-    """``a / (b + eps)``; 0 where ``b`` is 0, ``a / eps`` where ``b`` is ``-eps`` (Chefer et al.'s ``safe_divide``)."""
-    return torch.where(b == 0, torch.zeros_like(a), a / torch.where(b == -eps, eps, b + eps))
-
-
-def _divide(a: Tensor, b: Tensor, eps: float) -> Tensor:
-    """:func:`safe_divide`, in the memory of ``b`` (which is never exactly ``-eps``)."""
-    zero = b == 0
-    b.add_(eps)
-    return torch.div(a, b, out=b).masked_fill_(zero, 0.0)
-
-
-class Bilinear(Protocol):
-    """A linear layer as a function of input and weight, with a bias added where one is given."""
-
-    def __call__(self, x: Tensor, w: Tensor, bias: Tensor | None = None, /) -> Tensor:
-        """The output."""
-        ...
-
-
-Vjp = Callable[[Tensor], Tensor]
-
-
-def pull(apply: Bilinear, x: Tensor, w: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Vjp]:
-    """``apply(x, w, bias)`` and its vector-Jacobian product with respect to ``x``."""
-    if apply is torch.nn.functional.linear:
-        return apply(x, w, bias), lambda s: torch.matmul(s, w)
-    with torch.enable_grad():
-        x = x.detach().requires_grad_()
-        z = apply(x, w, bias)
-    return z.detach(), lambda s: torch.autograd.grad(z, x, s)[0]
-
-
-class Forward(NamedTuple):
-    """What the forward pass has left of a linear layer: its output, its bias and its vector-Jacobian product."""
-
-    output: Tensor
-    bias: Tensor | None
-    vjp: Vjp
-
-
-def z_plus(
-    apply: Bilinear,
-    x: Tensor,
-    w: Tensor,
-    R: Tensor,
-    eps: float = EPS,
-    forward: Forward | None = None,
-    w_abs: Tensor | None = None,
-) -> Tensor:
-    """The positive contributions of a linear layer, of either sign of input (Chefer et al. 2021a, eq. 3).
-
-    ``R_j = sum_i x_j w_ji / sum_j' x_j' w_j'i R_i`` over the pairs with ``x_j w_ji >= 0``. Biases take no part.
-    With ``x+ w+ + x- w- = (x w + |x| |w|) / 2`` three products do instead of four, and the forward has
-    made one of them.
-
-    Args:
-        apply: the layer: linear, a convolution, a product.
-        x: the input.
-        w: the weight.
-        R: relevance of the output.
-        eps: the stabiliser.
-        forward: what the forward pass has left.
-        w_abs: ``|w|``, where it is at hand.
-    """
-    if forward is None:
-        z, vjp = pull(apply, x, w)
-        forward = Forward(z, None, vjp)
-    output, bias, back = forward
-    magnitude = x.abs()
-    w_abs = w.abs() if w_abs is None else w_abs
-    z_abs, back_abs = pull(apply, magnitude, w_abs, None if bias is None else -bias)
-    s = _divide(R, z_abs.add_(output), 2 * eps)  # the halves of both equations cancel
-    return back_abs(s).mul_(magnitude).addcmul_(back(s), x)
-
-
-def alpha_beta(apply: Bilinear, x: Tensor, w: Tensor, R: Tensor, alpha: float = 2.0, eps: float = EPS) -> Tensor:
-    """``alpha`` times the positive contributions minus ``alpha - 1`` times the negative ones (Bach et al. 2015)."""
-    return alpha * z_plus(apply, x, w, R, eps) - (alpha - 1) * z_plus(apply, x, -w, R, -eps)  # b + eps for b < 0
-
-
-def z_box(apply: Bilinear, x: Tensor, w: Tensor, R: Tensor, eps: float = EPS) -> Tensor:
-    """The rule for a first layer on bounded inputs, z^B (Montavon et al. 2017), as in Chefer et al.'s convolution.
-
-    The bounds are each sample's own smallest and largest value, over channels and pixels.
-    """
-    dims = tuple(range(1, x.dim()))
-    low = x.amin(dims, keepdim=True).expand_as(x)
-    high = x.amax(dims, keepdim=True).expand_as(x)
-    (z, back), (z_low, back_low), (z_high, back_high) = (
-        pull(apply, x, w), pull(apply, low, w.clamp(min=0)), pull(apply, high, w.clamp(max=0))
-    )  # fmt: skip
-    s = R / (z - z_low - z_high + eps)
-    return x * back(s) - low * back_low(s) - high * back_high(s)
+from ..run import Rulebook
+from .linear import EPS, Layer, absolute, epsilon, safe_divide, safe_divide_, z_plus
 
 
 def share(contributions: list[Tensor], R: Tensor, sums: Callable[[Tensor], Tensor], eps: float = EPS) -> list[Tensor]:
@@ -141,12 +44,12 @@ class Rules:
     """The rules as a trace uses them: bound to a stabiliser and to the phase of the backward.
 
     Args:
-        phase: what the backward carries now.
+        phase: what the backward carries now; a rulebook has one for all its rules.
         eps: the stabiliser.
     """
 
-    def __init__(self, phase: Phase, eps: float = EPS) -> None:
-        self.phase = phase
+    def __init__(self, phase: Phase | None = None, eps: float = EPS) -> None:
+        self.phase = Phase() if phase is None else phase
         self.eps = eps
         self._scratch: dict[tuple[torch.Size, torch.dtype, torch.device], Tensor] = {}
 
@@ -162,6 +65,69 @@ class Rules:
 
         run.__name__ = rule.__name__
         return run
+
+    def layer(self, rule: Callable[..., Tensor], absorb: bool = True, **options: Any) -> Callable[[Call], Tensor]:
+        """The substitution that runs a linear layer or a convolution with a rule of :mod:`whence.rules.linear`.
+
+        A weighted sum whose weight is not at hand (a batch norm) follows :meth:`deep_taylor`.
+
+        Args:
+            rule: ``rule(apply, x, w, R, bias, **options)``, the relevance of ``x``.
+            absorb: whether biases absorb their share; if not, they take no part.
+            options: the rule's own.
+
+        Example:
+            >>> rules.layer(gamma, gamma=0.1)
+        """
+
+        def follow(op: Local, R: Tensor) -> tuple[Tensor, ...]:
+            if op.apply is None or op.weight is None:
+                return self.deep_taylor(op, R)
+            layer = self._layer(op)
+            return (rule(layer, layer.x, layer.w, R, layer.bias if absorb else None, **options),)
+
+        follow.__name__ = getattr(rule, "__name__", "layer")
+        return self(follow)
+
+    @staticmethod
+    def first(first: Rule, others: Rule) -> Rule:
+        """A rule for layers that read the raw input (at most moved or cut into patches), and one for all others.
+
+        Example:
+            >>> rules.first(rules.layer(z_box), rules.layer(gamma))
+        """
+
+        def run(call: Call) -> Any:
+            node = node_of(call.traced[0])
+            while node.kind == "structural" and node.parents:
+                node = node.parents[0]
+            return (first if node.kind == "input" else others)(call)
+
+        run.__name__ = f"{first.__name__} or {others.__name__}"
+        return run
+
+    def composite(self, changes: Mapping[str, Rule] | None = None) -> Rulebook:
+        """A whole rulebook of plain LRP: where ``changes`` has no rule for a kind of operation, it has one.
+
+        Weighted sums follow the epsilon rule, and so does every other sum (:meth:`deep_taylor`); the factors of a
+        product get half each; norms, activations and softmax pass relevance on unchanged.
+
+        Args:
+            changes: kind of operation -> rule, made by :meth:`layer` or by calling this object with a rule.
+
+        Example:
+            >>> rules = Rules()
+            >>> rules.composite({"linear": rules.layer(gamma), "convolution": rules.layer(flat)})
+        """
+        sums = ("add", "shift-by-constant", "shift", "reduce", "unknown")
+        unchanged = ("norm", "center", "normalise", "gated", "self-gate", "activation", "scale", "softmax")
+        book: dict[str, Rule] = {
+            **dict.fromkeys(("linear", "convolution"), self.layer(epsilon)),
+            **dict.fromkeys(sums, self(self.deep_taylor)),
+            **dict.fromkeys(("matmul", "mix", "gate"), self(self.product)),
+            **dict.fromkeys(unchanged, self.identity),
+        }
+        return Rulebook({**book, **(changes or {})}, maps=True, phase=self.phase)
 
     def identity(self, call: Call) -> Tensor:
         """All relevance to the input: norms, activations, scaling by a constant.
@@ -197,17 +163,21 @@ class Rules:
 
     def deep_taylor(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
         """``R_j = sum_i x_j dy_i/dx_j R_i / y_i`` (Chefer et al. 2021a, eq. 1): whatever has no other rule."""
-        grads = op.vjp(_divide(R, op.output.clone(), self.eps))
+        grads = op.vjp(safe_divide_(R, op.output.clone(), self.eps))
         return tuple(x.detach() * g for x, g in zip(op.inputs, grads, strict=True))
 
     def linear(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
         """:func:`z_plus`, with the forward's product at hand."""
         if op.apply is None or op.weight is None:
             return self.deep_taylor(op, R)
-        x = op.inputs[0].detach()
-        forward = Forward(op.output, op.bias, lambda s: op.vjp(s)[0])
-        relevance = z_plus(op.apply, x, op.weight, R, self.eps, forward, self._absolute(op.weight))
+        layer = self._layer(op)
+        relevance = z_plus(layer, layer.x, layer.w, R, eps=self.eps, w_abs=absolute(layer.w, self._absolute))
         return (self.read_by_several(op, relevance),)
+
+    def _layer(self, op: Local) -> Layer:
+        assert op.apply is not None
+        assert op.weight is not None
+        return Layer(op.apply, op.inputs[0].detach(), op.weight, op.bias, op.output, lambda s: op.vjp(s)[0])
 
     def read_by_several(self, op: Local, relevance: Tensor) -> Tensor:
         """:meth:`copied`, where several linear layers and something else read the input (queries, keys and values)."""
@@ -216,10 +186,7 @@ class Rules:
         return self.copied(op.inputs[0].detach(), relevance) if several else relevance
 
     def _absolute(self, w: Tensor) -> Tensor:
-        """``|w|``: kept from earlier explanations, or in a buffer that the next weight of this shape overwrites."""
-        kept = magnitudes.of(w._whence_parameter) if hasattr(w, "_whence_parameter") else None
-        if kept is not None:
-            return kept
+        """``|w|``, in a buffer that the next weight of this shape overwrites."""
         key = (w.shape, w.dtype, w.device)
         if key not in self._scratch:
             self._scratch[key] = torch.empty_like(w)

@@ -1,0 +1,143 @@
+"""Beyond intuition: rethinking token attributions inside Transformers (Chen, Li, Yu, Dou, Xiong, TMLR 2023).
+
+What a token does to the target is split in two. *Attention perception*, how tokens come together in the row that is
+read, is a roll-up ``R <- R + P_l R`` from the identity, with ``P_l`` one of
+
+- head-wise (``variant="head"``): ``sum_h I_h A_h``, with ``I_h`` the mean of ``|A_h^T dy/dA_h|``, divided by its sum
+  over heads;
+- token-wise (``variant="token"``): ``E_h(A) diag(|v_i W_O| / |x_i|)``, the values of all heads after the output
+  projection without its bias, against the block's input.
+
+*Reasoning feedback*, what the target makes of that row, is the gradient of the last attention along the line from zero
+to the input: ``F = E_h((mean_a dy/dA_L (a x))^+)`` for ``steps`` values ``a`` from 0 to 1. The scores are the rows of
+``F * R`` that the target reads: [CLS] for a classifier on [CLS], the mean of the patches' rows for a mean over patches.
+
+``v_i W_O`` is what the attention would add if each token looked at itself alone, so it is the derivative of that branch
+with respect to the probabilities along the identity, whatever the model's layout (where a norm stands at the end of the
+branch, as in Gemma 2, it is linear only to first order).
+
+Where the published code differs:
+
+- it counts ``start_layer`` from 1, here it is from 0. For ViT-B it starts at 4 (head) and 6 (token), the paper at 7
+  (token): here 3, 5 and 6. For BERT it takes the last layer (head, ``start_layer=-1``) or the last four (token);
+- a picture's pixels are scaled by ``a``, for BERT what enters the first block; so here, by whether the tokens are made
+  of numbers that the user gave, or of embeddings;
+- where the model reads both [CLS] and the mean of its patches (DINO), the two are added up; here all rows that are read
+  count the same;
+- it is for one sample without padding. Padding, and what a causal mask hides, is left out of ``I_h`` here.
+
+Cost: ``steps`` forwards and backwards (the input itself is on the line), with attention maps written out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..attention import AttentionRecord
+from ..blocks import Block, blocks, vectors
+from ..errors import MethodError
+from ..node import node_of
+from ..rollup import all_rows, looked_at, positive_mean, read_rows, require_maps, roll_up, stacked
+from ..run import Rulebook, Run
+from . import Method, Reading, method
+
+
+@method("bi-attention")
+@dataclass
+class BiAttention(Method):
+    """Attention perception times reasoning feedback.
+
+    Attributes:
+        variant: how a layer's attention is weighed: ``"head"`` by head, ``"token"`` by token.
+        start_layer: the first layer taken into account.
+        steps: points on the line from zero to the input, both ends included.
+    """
+
+    paper: ClassVar[str] = "Chen et al., TMLR 2023"
+    forwards: ClassVar[int] = 20
+    backwards: ClassVar[int] = 20
+    needs: ClassVar[str] = "attention"
+    quick: ClassVar[Mapping[str, Any]] = {"steps": 2}
+
+    variant: str = "head"
+    start_layer: int = 0
+    steps: int = 20
+
+    def __post_init__(self) -> None:
+        if self.variant not in ("head", "token"):
+            raise MethodError(f"`variant` must be 'head' or 'token', not {self.variant!r}.")
+        if self.steps < 2:
+            raise MethodError(f"`steps` must be at least 2 (both ends of the line count), not {self.steps}.")
+
+    def rulebook(self) -> Rulebook:
+        """Plain gradients, attention maps written out."""
+        return Rulebook(maps=True)
+
+    def read(self, run: Run) -> Reading:
+        """The explained rows of ``F * R``."""
+        require_maps(run, self.name, self.start_layer)
+        records = run.trace.attentions
+        probabilities = [r.probabilities for r in records if r.probabilities is not None]
+        found = run.backward(probabilities, keep=True)
+        attention = [r.arrange(p.detach()) for r, p in zip(records, probabilities, strict=True)]
+        gradients = [r.arrange(g) for r, g in zip(records, found, strict=True)]
+        heads = None
+        if self.variant == "head":
+            shares = [head_weights(A, g) for A, g in zip(attention, gradients, strict=True)]
+            maps = [(A * share[..., None, None]).sum(1) for A, share in zip(attention, shares, strict=True)]
+            heads = stacked(shares)
+        else:
+            stream = blocks(run, self.name)
+            tokens = [token_weights(run, r, b) for r, b in zip(records, stream, strict=True)]
+            maps = [A.mean(1) * weight[:, None] for A, weight in zip(attention, tokens, strict=True)]
+        R = roll_up(maps[self.start_layer :], all_rows(maps[0]))
+        rows = read_rows(gradients[-1])
+        return Reading((rows.mT * self.feedback(run, gradients[-1]) * R).sum(1), heads=heads)
+
+    def feedback(self, run: Run, gradient: Tensor) -> Tensor:
+        """``F``, ``[batch, queries, keys]``, from the gradient at the input (the end of the line) and the others."""
+        places = scaled(run)
+        total = gradient.clone()
+        for a in np.linspace(0, 1, self.steps)[:-1]:
+            there = run.repeat({node_of(t).seq: t.detach() * float(a) for t in places})
+            last = there.trace.attentions[-1]
+            assert last.probabilities is not None
+            total += last.arrange(there.backward([last.probabilities])[0])
+        return positive_mean(total / self.steps)
+
+
+def head_weights(A: Tensor, gradient: Tensor) -> Tensor:
+    """``I_h``, ``[batch, heads]``: the mean of ``|A^T dy/dA|``, divided by its sum over heads."""
+    importance = (A.mT @ (gradient * looked_at(A))).abs().mean((-2, -1))
+    return importance / importance.sum(-1, keepdim=True).clamp(min=torch.finfo(A.dtype).tiny)
+
+
+def token_weights(run: Run, record: AttentionRecord, block: Block) -> Tensor:
+    """``|v_i W_O| / |x_i|``, ``[batch, tokens]``; 0 where a token's vector is 0."""
+    p = record.probabilities
+    assert p is not None
+    shape = [n if d in (record.query, record.key) else 1 for d, n in enumerate(p.shape)]
+    alone = torch.eye(p.shape[record.key], dtype=p.dtype, device=p.device).reshape(shape).expand_as(p)
+    written = vectors(run, block.branch, derivative(block.branch, p, alone)).norm(dim=-1)
+    length = vectors(run, block.before).norm(dim=-1)
+    return torch.where(length > 0, written / length, 0.0)
+
+
+def derivative(y: Tensor, x: Tensor, direction: Tensor) -> Tensor:
+    """The derivative of ``y`` along a direction of ``x``: the derivative of the (linear) pullback by what it pulls."""
+    dummy = torch.zeros_like(y, requires_grad=True)
+    (pulled,) = torch.autograd.grad(y, x, dummy, create_graph=True)
+    return torch.autograd.grad(pulled, dummy, direction)[0]
+
+
+def scaled(run: Run) -> list[Tensor]:
+    """What the line runs through: the user's own numbers, if tokens are made of these alone; else the tokens."""
+    entry = run.position("position")
+    made_of = [s for s in run.trace.sources if s.name and node_of(entry).between(node_of(s.tensor)) is not None]
+    return [entry] if not made_of or any(s.embedded for s in made_of) else [s.tensor for s in made_of]

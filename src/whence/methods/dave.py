@@ -1,0 +1,182 @@
+"""DAVE, distribution-aware attribution of pictures (Wróbel, Gairola, Tabor, Schiele, Zieliński, Rymarczyk, ICML 2026).
+
+The gradient of a ViT has two parts: what the model does to the picture (its effective transformation, a matrix that
+depends on the picture) and how that matrix changes with it. Only the first is kept: attention probabilities, deviations
+of norms and the factors ``f(x) / x`` of activations are constants, as in `conservative-lrp`. Its gradient is then
+averaged over ``K`` changed pictures, ``t_k`` going from 0 to ``alpha``:
+
+- ``x_k = (1 - t_k) T_k(x) + sqrt(1 - (1 - t_k)^2) n_k``: a random flip, rotation (20 degrees), shift (a tenth) and
+  scaling (0.9 to 1.1), and normal noise;
+- ``c_k = x dy(x_k)/dx``: the gradient goes back through ``T_k``, to where each pixel was;
+- ``c``: per entry the mean of those ``c_k`` that are no outliers, ``|c_k - median| <= 2.5 (1.4826 MAD + 1e-8)``.
+
+The map is the sum of ``c`` over channels, positive part, smoothed (``smooth``): half of it replaced by a Gaussian blur
+(11 x 11, sigma 7), a bilateral filter (5 x 5, sigma 0.5 in space and 0.05 in value, which is in units of the
+contributions themselves), divided by its largest value. ``smooth=False`` is the signed sum over channels.
+
+``alpha`` is to be chosen for each model: published are 0.1 (ViT-S), 0.3 (ViT-B), 0.5 (DeiT-S, DeiT3-S), 0.7 (DeiT-B)
+and 0.9 (DeiT3-B). The published code draws without a seed, anew for each picture; here changes are drawn from ``seed``,
+the same for every picture, so that a batch changes nothing.
+
+Cost: ``1 + samples`` forwards and ``samples`` backwards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812  # as everywhere in torch code
+from torch import Tensor
+
+from ..axes import precise
+from ..errors import MethodError, ModelError
+from ..node import node_of
+from ..run import Rulebook, Run
+from . import Method, Reading, method
+from .conservative_lrp import ConservativeLRP
+
+EPS = 1e-8
+
+
+@dataclass(frozen=True)
+class Pose:
+    """How a picture is moved: mirrored first, then turned and scaled about its centre, then shifted.
+
+    Attributes:
+        mirrored: left and right exchanged.
+        angle: in degrees, counterclockwise.
+        scale: how much larger.
+        shift: right and down, as shares of width and height.
+    """
+
+    mirrored: bool = False
+    angle: float = 0.0
+    scale: float = 1.0
+    shift: tuple[float, float] = (0.0, 0.0)
+
+    @staticmethod
+    def drawn(rng: np.random.Generator) -> Pose:
+        """A random one, in the published ranges."""
+        right, down = rng.uniform(-0.1, 0.1, 2)
+        return Pose(bool(rng.random() < 0.5), rng.uniform(-20, 20), rng.uniform(0.9, 1.1), (right, down))
+
+    def __call__(self, image: Tensor) -> Tensor:
+        """The moved picture ``[batch, channels, height, width]``: bilinear, 0 where nothing was."""
+        height, width = image.shape[-2:]
+        cos, sin = (f(math.radians(self.angle)) / self.scale for f in (math.cos, math.sin))
+        # from where to take each pixel, in coordinates from -1 to 1: the inverse of the movement
+        x, y = 2 * self.shift[0], 2 * self.shift[1]
+        rows = [[cos, -sin * height / width], [sin * width / height, cos]]
+        taken = [[a, b, -a * x - b * y] for a, b in rows]
+        if self.mirrored:
+            taken[0] = [-value for value in taken[0]]
+        grid = F.affine_grid(image.new_tensor(taken).expand(len(image), 2, 3), list(image.shape), align_corners=False)
+        return F.grid_sample(image, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+
+
+def contribution(run: Run, pixels: Tensor, pose: Pose | None, level: float, noise: Tensor) -> Tensor:
+    """One ``c_k``: the clean picture times the gradient that a changed one gives, brought back to it.
+
+    Args:
+        run: the run of the clean picture.
+        pixels: ``[batch, channels, height, width]``, the input in that run.
+        pose: how the picture is moved; ``None``: not.
+        level: ``t_k``.
+        noise: ``n_k``, shaped to be added.
+    """
+    clean = precise(pixels.detach()).requires_grad_()
+    moved = clean if pose is None else pose(clean)
+    changed = (1 - level) * moved + math.sqrt(1 - (1 - level) ** 2) * noise
+    there = run.repeat({node_of(pixels).seq: changed.detach().to(pixels.dtype)})
+    (gradient,) = there.backward([picture(there)])
+    (back,) = torch.autograd.grad(changed, clean, precise(gradient))
+    return back * clean.detach()
+
+
+def without_outliers(maps: Tensor) -> Tensor:
+    """Per entry, the mean over the first dimension of what is near the median."""
+    distance = (maps - maps.median(0).values).abs()
+    near = (distance <= 2.5 * (1.4826 * distance.median(0).values + EPS)).to(maps.dtype)
+    return (maps * near).sum(0) / near.sum(0).clamp(min=1)
+
+
+def smoothed(map: Tensor) -> Tensor:
+    """``[batch, height, width]``: the positive part, blurred where it is flat, with largest value 1."""
+    map = map.clamp(min=0)[:, None]
+    blur = _gaussian(map, 11, 7.0)
+    map = (map + F.conv2d(map, (blur / blur.sum())[None, None], padding=5)) / 2
+    near = F.unfold(map, 5, padding=2)  # [batch, 25, pixels]
+    weights = torch.exp(-((near - map.flatten(2)) ** 2) / (2 * 0.05**2)) * _gaussian(map, 5, 0.5).reshape(-1, 1)
+    filtered = (weights * near).sum(1) / (weights.sum(1) + EPS)
+    largest = filtered.amax(1, keepdim=True)
+    return (filtered / torch.where(largest > 0, largest, 1.0)).reshape(len(map), *map.shape[-2:])
+
+
+def _gaussian(like: Tensor, size: int, sigma: float) -> Tensor:
+    """``[size, size]``, 1 in the middle."""
+    line = torch.exp(-((torch.arange(size, dtype=like.dtype, device=like.device) - size // 2) ** 2) / (2 * sigma**2))
+    return line[:, None] * line
+
+
+def picture(run: Run) -> Tensor:
+    """The picture that the model was given."""
+    for source in run.trace.sources:
+        if source.name and not source.embedded and source.tensor.dim() == 4:
+            return source.tensor
+    raise ModelError(
+        "'dave' explains pictures, and the model was given none (a floating-point input [batch, channels, height, "
+        "width]). Methods for any input: conservative-lrp, smooth-grad, integrated-gradients."
+    )
+
+
+@method("dave")
+@dataclass
+class Dave(Method):
+    """The effective gradient of a picture, averaged over noise and movements.
+
+    Attributes:
+        samples: how many changed pictures.
+        alpha: the strongest noise, from 0 to 1.
+        augment: move the picture, too.
+        smooth: the published map: positive, smoothed, largest value 1; otherwise contributions of either sign.
+        seed: other seeds give other changes.
+    """
+
+    paper: ClassVar[str] = "Wróbel et al., ICML 2026"
+    forwards: ClassVar[int] = 51
+    backwards: ClassVar[int] = 50
+    needs: ClassVar[str] = "pictures"
+    quick: ClassVar[Mapping[str, Any]] = {"samples": 1}
+
+    samples: int = 50
+    alpha: float = 0.3
+    augment: bool = True
+    smooth: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.samples < 1 or not 0 <= self.alpha <= 1:
+            raise MethodError(
+                f"`samples` must be at least 1 and `alpha` from 0 to 1, not {self.samples} and {self.alpha}."
+            )
+
+    def rulebook(self) -> Rulebook:
+        """What depends on the picture but is not the picture is a constant."""
+        return replace(ConservativeLRP(activations="ratio").rulebook(), books=False)
+
+    def read(self, run: Run) -> Reading:
+        """``[batch, pixels]``: the mean over changed pictures."""
+        pixels = picture(run)
+        maps = []
+        for k, level in enumerate(np.linspace(0, self.alpha, self.samples)):
+            rng = np.random.default_rng([self.seed, k])
+            noise = torch.from_numpy(rng.standard_normal(pixels.shape[1:])).to(precise(pixels.detach()))
+            pose = Pose.drawn(rng) if self.augment else None
+            maps.append(contribution(run, pixels, pose, float(level), noise))
+        found = without_outliers(torch.stack(maps)).sum(1)
+        return Reading((smoothed(found) if self.smooth else found).flatten(1), grid=(found.shape[1], found.shape[2]))

@@ -1,0 +1,251 @@
+"""LibraGrad (Mehri, Baghshah, Pilehvar, CVPR 2025): a balanced gradient, and what gradient methods make of it.
+
+A function is FullGrad-complete if ``f(x) = x df/dx + sum_b b df/db`` over all biases ``b``. Transformers are not; with
+some paths of the backward cut or scaled they are (sec. 3.4 and 3.5):
+
+- attention: ``sg(softmax(Q K^T)) V``;
+- LayerNorm: ``(x - E[x]) / sg(sqrt(Var[x] + eps))``; so too RMSNorm, and any division;
+- activations ``x g(x)`` (GELU, SiLU): ``x sg(g(x))``; other functions of one number (the tanh of a pooler), of which
+  the paper says nothing: ``x sg(f(x) / x)``;
+- a product of two branches that are complete (SwiGLU): half to each. If one of them is not (a sigmoid gate, the softmax
+  of a router), it is a constant for the other.
+
+With ``x_l`` the tokens that enter block ``l`` and sums over features, the read-outs are
+
+- ``"full-grad-plus"``, the paper's own: ``sum_l x_l df/dx_l + sum_b b df/db``;
+- ``"full-grad"``: ``x_0 df/dx_0 + sum_b b df/db``, which sums to the target exactly;
+- ``"input-x-gradient"``: ``x_0 df/dx_0``, the only one that can be read at pixels;
+- ``"hires-cam"``: ``x_l df/dx_l`` of the last block;
+- ``"att-cat"``: ``sum_l a_l x_{l+1} df/dx_{l+1}``, ``a_l`` the mean of layer ``l``'s attention over heads and rows.
+
+Each bias counts once, at the tokens at which it is added, if that is after ``x_0``. A bias behind the pooling is of no
+token: the published code gives it to [CLS], here the tokens that the target reads share it evenly, which is the same
+for a classifier on [CLS] and serves a mean over tokens, too. Scores are signed and not normalised.
+
+The published code explains the probability of a class (``probability=True``; its completeness tables: the logit). The
+logit is the default here, as for all methods: it is what the scores sum to, and probabilities that are nearly 1 have
+hardly any gradient. At pixels, convolutions have its "dissent suppression": for each output only contributions of its
+own sign (the bias apart), scaled to sum to the output. Its default for CLIP differentiates the final division by the
+length of a feature vector; here it is a division like any other.
+
+``rules`` has what the paper compares with, in the same code: ``"gradient"`` (nothing is changed), ``"attn-lrp"``
+(AttnLRP: attention's products give half to each factor), ``"ali-lrp"`` (LibraGrad without the rules for activations and
+gates).
+
+Cost: one forward, one backward; fused attention stays fused, but for ``"att-cat"``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ..axes import precise
+from ..biases import Biases
+from ..call import Call, Rule
+from ..errors import MethodError, ModelError, TargetError
+from ..node import Node, node_of
+from ..propagate import LinearParts, linear_parts
+from ..rollup import require_maps
+from ..rules import gradient as rules
+from ..rules.linear import absolute, pull
+from ..run import Rulebook, Run
+from ..streams import entries
+from . import Reading, method
+from .gradient_x_input import InputLevel
+
+READOUTS = ("full-grad-plus", "full-grad", "input-x-gradient", "hires-cam", "att-cat")
+PASSING = {"structural", "selecting", "extreme", "identity", "scale", "shift", "normalise", "reduce"}
+
+
+@rules.conserves
+def share_gate(call: Call) -> Any:
+    """A product of branches: half to each; one that is not linear is a constant for the other (theorems 4 and 5)."""
+    curved = [t for t in call.traced if _curved(node_of(t))]
+    if len(curved) == 1 and len(call.traced) == 2:
+        return call.run(*(t.detach() if t is curved[0] else t for t in call.traced))
+    return rules.share_product(call)
+
+
+def _curved(node: Node) -> bool:
+    """Whether a branch ends in a function that is not of the form ``x g(x)``: a sigmoid, a softmax."""
+    stack = [node]
+    while stack:
+        current = stack.pop()
+        if current.kind in ("activation", "softmax"):
+            return True
+        if current.kind in PASSING:
+            stack += [parent for parent in current.parents if not parent.statistic]
+    return False
+
+
+@rules.conserves
+def suppress_dissent(call: Call) -> Any:
+    """A convolution that passes on, for each output, only contributions of its own sign, scaled to sum to it."""
+    parts = linear_parts(call)
+    return call.run() if parts[0] is None else _Assent.apply(call, parts, call.traced[0])
+
+
+class _Assent(torch.autograd.Function):
+    """``z = sum_i c_i`` with gradient ``z / sum(c_i of z's sign)`` times that of each ``c_i`` of its sign."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, parts: LinearParts, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.parts = parts
+        output: Tensor = call.run(x)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        (x,), (weight, _, apply) = ctx.saved_tensors, ctx.parts
+        z, back = pull(apply, x, weight)
+        sizes, back_sizes = pull(apply, x.abs(), absolute(weight))
+        s = torch.where(sizes == 0, 0.0, grads[0] * z / (z.abs() + sizes))  # |z| + sum |c| is twice the sum of those
+        return None, None, back(s * z.sign()) + x.sign() * back_sizes(s)
+
+
+LIBRA: dict[str, Rule] = {
+    **dict.fromkeys(("attention", "mix"), rules.detach_heads),
+    **dict.fromkeys(("norm", "normalise"), rules.detach_deviation),
+    **dict.fromkeys(("gated", "activation"), rules.activation_ratio),
+    "self-gate": rules.detach_own_gate,
+    "gate": share_gate,
+    "matmul": rules.share_product,
+}
+RULES: dict[str, dict[str, Rule]] = {
+    "libra": LIBRA,
+    "gradient": {},
+    "attn-lrp": {
+        **LIBRA,
+        "attention": rules.share_attention,
+        "mix": rules.share_product,
+    },
+    "ali-lrp": {kind: LIBRA[kind] for kind in ("attention", "mix", "norm", "normalise")},
+}
+
+
+@dataclass
+class _Watching(Rulebook):
+    biases: Biases | None = None
+
+
+@method("libragrad")
+@dataclass
+class LibraGrad(InputLevel):
+    """Gradients that account for all of the output.
+
+    Attributes:
+        readout: ``"full-grad-plus"``, ``"full-grad"``, ``"input-x-gradient"``, ``"hires-cam"`` or ``"att-cat"``.
+        rules: ``"libra"``, or what it is compared with: ``"gradient"``, ``"attn-lrp"``, ``"ali-lrp"``.
+        probability: explain the probability of the class rather than its logit.
+    """
+
+    paper: ClassVar[str] = "Mehri, Baghshah, Pilehvar, CVPR 2025"
+    needs: ClassVar[str] = "blocks on the same tokens"
+
+    readout: str = "full-grad-plus"
+    rules: str = "libra"
+    probability: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.readout not in READOUTS:
+            raise MethodError(f"`readout` must be {_listed(READOUTS)}, not {self.readout!r}.")
+        if self.rules not in RULES:
+            raise MethodError(f"`rules` must be {_listed(RULES)}, not {self.rules!r}.")
+        if self.at != "position" and self.readout != "input-x-gradient":
+            raise MethodError(
+                f"The read-out '{self.readout}' must be read at 'position', where the blocks begin, not at "
+                f"{self.at!r}: only 'input-x-gradient' can be read elsewhere."
+            )
+
+    def rulebook(self) -> Rulebook:
+        """The rules, and an eye on biases where they count."""
+        book = dict(RULES[self.rules])
+        if self.at == "pixel" and self.rules == "libra":
+            book["convolution"] = suppress_dissent
+        biases = Biases() if self.readout.startswith("full-grad") else None
+        return _Watching(biases.watched(book) if biases else book, maps=self.readout == "att-cat", biases=biases)
+
+    def read(self, run: Run) -> Reading:
+        """``[batch, tokens]``: the chosen read-out."""
+        if self.probability:
+            _explain_probability(run)
+        if self.readout.startswith("full-grad"):
+            return self._full_grad(run)
+        reading = super().read(run)
+        if self.readout == "hires-cam":
+            return replace(reading, scores=self._blocks(reading)[:, -1])
+        if self.readout == "att-cat":
+            return replace(reading, scores=self._att_cat(run, self._blocks(reading)))
+        return reading
+
+    def _full_grad(self, run: Run) -> Reading:
+        """Gradient x input and gradient x bias."""
+        assert isinstance(run.rulebook, _Watching)
+        assert run.rulebook.biases is not None
+        places = self.places(run)
+        tokens = {id(t): dim for t, dim in entries(run)} | {id(places[0]): run.tokens()}
+        gradients, biases = run.rulebook.biases.backward(run, [(t, tokens[id(t)]) for t in places])
+        layers = run.settle(gradient=True, end=places[0])
+        relevances = [precise(g) * precise(t.detach()) for g, t in zip(gradients, places, strict=True)]
+        reading = self.reading(run, places, relevances, layers)
+        if self.readout == "full-grad-plus":
+            reading.scores = self._blocks(reading).sum(1)
+        if reading.scores.shape != biases[0].shape:
+            raise ModelError(
+                f"The scores are of {reading.scores.shape[1]} positions that are no tokens, so biases cannot be added "
+                "to them. The read-out without biases (readout='input-x-gradient') works."
+            )
+        reading.scores = reading.scores + biases[0]
+        reading.others = [(dim, s + b) for (dim, s), b in zip(reading.others, biases[1:], strict=True)]
+        return reading
+
+    def _blocks(self, reading: Reading) -> Tensor:
+        """``[batch, blocks, tokens]``: gradient x input at each block."""
+        if reading.layers is None or reading.others:
+            raise ModelError(
+                f"The read-out '{self.readout}' needs blocks that all work on the same tokens, which this model does "
+                "not have. readout='full-grad' and readout='input-x-gradient' do not need them."
+            )
+        return reading.layers
+
+    def _att_cat(self, run: Run, blocks: Tensor) -> Tensor:
+        """Gradient x input of each block but the first, weighed by the attention that the block before paid."""
+        require_maps(run, self.name)
+        records = run.trace.attentions
+        if len(records) != blocks.shape[1] or len(records) < 2:
+            raise ModelError(
+                f"The read-out 'att-cat' needs two blocks or more with one attention each; this model has "
+                f"{blocks.shape[1]} blocks and {len(records)} attentions."
+            )
+        scores = torch.zeros_like(blocks[:, 0])
+        for record, block in zip(records[:-1], blocks.unbind(1)[1:], strict=True):
+            assert record.probabilities is not None
+            rows = record.arrange(record.probabilities.detach()).mean(1)
+            real = torch.ones_like(rows[:, 0]) if run.mask is None else (~run.mask).to(rows.dtype)
+            scores += (real[:, None] @ rows)[:, 0] / real.sum(1, keepdim=True) * block
+        return scores
+
+
+def _explain_probability(run: Run) -> None:
+    """Let the backward start at the probability of the class instead of its logit."""
+    seed = run.seed
+    if seed.index is None or seed.output.shape[-1] < 2:
+        raise TargetError(
+            "The probability of a class was asked for (probability=True), but the target is no class among others. "
+            "Explain the value itself (probability=False)."
+        )
+    with run.trace:
+        value = (torch.softmax(seed.output, -1) * seed.weights).reshape(len(seed.weights), -1).sum(1)
+    run.trace.coverage.settle(node_of(value).reachable())
+    run.seed = replace(seed, output=value, weights=torch.ones_like(value))
+
+
+def _listed(names: Any) -> str:
+    *most, last = (f"'{name}'" for name in names)
+    return f"{', '.join(most)} or {last}"
