@@ -450,3 +450,64 @@ def test_an_explanation_of_a_batch_is_its_samples():
         e[3]
     with pytest.raises(whence.WhenceError, match="no patches"):
         whence.explain(tiny.bert(), {"input_ids": tiny.ids()}).patches  # noqa: B018  # the property is the test
+
+
+class Stream(nn.Module):
+    """Adds to its residual stream in place, or does not."""
+
+    def __init__(self, in_place: bool, layers: int = 3) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.in_place, self.into_branch = in_place, False
+        self.embed, self.head = nn.Embedding(60, 16), nn.Linear(16, 3)
+        self.norms = nn.ModuleList(nn.LayerNorm(16) for _ in range(2 * layers))
+        self.qkv, self.out = (nn.ModuleList(nn.Linear(16, n) for _ in range(layers)) for n in (48, 16))
+        self.mlp = nn.ModuleList(nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16)) for _ in range(layers))
+
+    def forward(self, input_ids):
+        x = self.embed(input_ids)
+        for i, mlp in enumerate(self.mlp):
+            q, k, v = self.qkv[i](self.norms[2 * i](x)).unflatten(-1, (2, 24)).transpose(1, 2).chunk(3, -1)
+            y = self.out[i](nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+            x = self.sum(x, y)
+            x = self.sum(x, mlp(self.norms[2 * i + 1](x)))
+        return self.head(x[:, 0])
+
+    def sum(self, x, y):
+        if self.into_branch:
+            return y.add_(x)
+        return x.add_(y) if self.in_place else x + y
+
+
+@pytest.mark.parametrize("method", ["conservative-lrp", "attn-lrp", "res-lrp", "pa-lrp", "libragrad"])
+def test_a_stream_that_is_overwritten_is_read_as_it_was(method):
+    """Norms under these rules need no value that is gone; torch itself could not train such a model."""
+    written, plain = (whence.explain(Stream(w).double().eval(), tiny.ids(), method, 1) for w in (True, False))
+    close(written.scores, plain.scores, 1e-12)
+    close(written.layers, plain.layers, 1e-12)
+    if written.ledger is not None:
+        close(written.ledger.sums, plain.ledger.sums, 1e-12)
+        assert float(written.ledger.imbalance.abs().max()) < 1e-8
+
+
+@pytest.mark.parametrize("method", sorted(set(whence.methods()) - {"dave"}))
+def test_a_branch_that_is_overwritten_by_its_sum(method):
+    """As ``y += x; x = y``: torch can train it, and so every method explains it."""
+    options = {"variant": "token"} if method == "bi-attention" else whence.methods()[method].quick
+    results = []
+    for into_branch in (True, False):
+        model = Stream(in_place=False).double().eval()
+        model.into_branch = into_branch
+        results.append(whence.explain(model, tiny.ids(2), method, 1, **options).scores)
+    close(*results, 1e-10)
+
+
+@pytest.mark.parametrize("method", ["gradient-x-input", "generic-attention", "token-tm", "lrp"])
+def test_where_torch_needs_the_value_that_is_gone_it_is_said(method):
+    with pytest.raises(whence.ModelError, match="in place"):
+        whence.explain(Stream(in_place=True).eval(), tiny.ids(), method, 1)
+
+
+def test_the_ledger_keeps_sight_of_what_is_overwritten():
+    e = whence.explain(Writes(in_place=True).double().eval(), tiny.ids(), "conservative-lrp", 1)
+    assert float(e.ledger.imbalance.abs().max()) < 1e-10

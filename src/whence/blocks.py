@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .axes import arrange, precise, unmerge
 from .errors import ModelError
-from .node import node_of
+from .node import edge_of, node_of
 from .run import Run
 
 
@@ -46,7 +46,8 @@ def blocks(run: Run, method: str) -> list[Block]:
             "rollout)."
         )
     stream = [r for r in run.trace.residuals if r.output.shape == around[0].output.shape]
-    if any(r.trunk is r.output or not node_of(r.output).residual for r in stream):
+    kept = [t for r in stream for t in (r.trunk, r.output)]
+    if any(not isinstance(edge_of(t), Tensor) for t in kept) or not all(node_of(r.output).residual for r in stream):
         raise ModelError(
             f"The model overwrites its residual stream in place, but '{method}' reads it before and after. Write "
             "x = x + f(x) for x += f(x), or use a method that reads attention maps alone (generic-attention, rollout)."

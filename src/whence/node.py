@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from .axes import Axes, Axis, Dim
 
@@ -132,6 +133,19 @@ def node_of(tensor: Tensor) -> Node:
     node = getattr(tensor, "_whence", None)
     assert isinstance(node, Node)
     return node
+
+
+def past(tensor: Tensor) -> Tensor:
+    """A tensor as it is before it is overwritten: its value, its node, and where in the graph its gradient arrives."""
+    kept = attach(tensor.detach().clone().requires_grad_(), node_of(tensor))
+    kept._whence_edge = get_gradient_edge(tensor)  # type: ignore[attr-defined]  # as the node
+    return kept
+
+
+def edge_of(tensor: Tensor) -> Tensor | GradientEdge:
+    """What to ask autograd for to have a tensor's gradient, also if it was overwritten since."""
+    edge: GradientEdge | None = getattr(tensor, "_whence_edge", None)
+    return tensor if edge is None else edge
 
 
 @dataclass

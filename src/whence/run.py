@@ -6,15 +6,17 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from .axes import Axes, Dim, per_sample, per_token, precise
 from .call import Rule
 from .errors import InputError, ModelError, WhenceWarning
 from .ledger import Ledger
-from .node import Node, Residual, Source, node_of
+from .node import Node, Residual, Source, edge_of, node_of
 from .propagate import Phase
 from .target import Seed
 from .trace import Trace
@@ -128,10 +130,11 @@ class Run:
         """
         if self.rulebook.phase is not None:
             self.rulebook.phase.relevance, self.rulebook.phase.keep = relevance, keep
-        hooks = [b.tensor.register_hook(_write(b)) for b in self.boundaries]
+        hooks = [_watch(b) for b in self.boundaries]
+        ends: Any = [edge_of(t) for t in tensors]
         try:
             found = torch.autograd.grad(
-                self.seed.output, list(tensors), self.seed.weights.to(self.seed.output.dtype),
+                self.seed.output, ends, self.seed.weights.to(self.seed.output.dtype),
                 retain_graph=keep, allow_unused=True,
             )  # fmt: skip
         except RuntimeError as error:
@@ -144,6 +147,8 @@ class Run:
         finally:
             for hook in hooks:
                 hook.remove()
+        for b in self.boundaries:  # where the backward ends, autograd does not call the hook of an overwritten tensor
+            b.relevance = next((g for t, g in zip(tensors, found, strict=True) if t is b.tensor), b.relevance)
         return [torch.zeros_like(t) if g is None else g for t, g in zip(tensors, found, strict=True)]
 
     def settle(self, gradient: bool, end: Tensor | None = None) -> Tensor | None:
@@ -208,11 +213,20 @@ def _cannot_repeat(replaced: Mapping[int, Tensor]) -> Run:
     raise ModelError("This run was not made by whence.explain, so it cannot be repeated.")
 
 
-def _write(boundary: Boundary) -> Callable[[Tensor], None]:
+def _watch(boundary: Boundary) -> RemovableHandle:
+    """Write down what passes a boundary."""
+
     def hook(value: Tensor) -> None:
         boundary.relevance = value.detach()
 
-    return hook
+    edge = edge_of(boundary.tensor)
+    handle: RemovableHandle
+    if isinstance(edge, Tensor):
+        handle = edge.register_hook(hook)
+    else:
+        number = edge.output_nr
+        handle = edge.node.register_prehook(lambda grads: hook(grads[number]))
+    return handle
 
 
 @contextlib.contextmanager

@@ -24,7 +24,8 @@ from .call import Call, Rule, map_tensors, tensors_in
 from .coverage import Coverage
 from .errors import ModelError
 from .kinds import kind_of
-from .node import Node, Residual, Source, attach, node_of
+from .node import Node, Residual, Source, attach, node_of, past
+from .propagate import Apart
 
 if TYPE_CHECKING:
     from .ledger import Ledger
@@ -188,6 +189,7 @@ class Trace(TorchFunctionMode):
         if call.inplace and call.nodes[0] is not None and call.nodes[0].kept and not call.args[0]._is_view():
             call.args[0].data = call.args[0].detach().clone()  # who needs the old value keeps the old memory
             call.nodes[0].moved = True
+        before = self._keep(call) if call.inplace and call.args[0].requires_grad else None
         watched = self.ledger.watch(call, rule) if self.ledger is not None and call.traced else None
         if rule is None:
             result = call.run()
@@ -195,15 +197,31 @@ class Trace(TorchFunctionMode):
             result = self._overwrite(call, rule)
         else:
             result = rule(call)
+        if watched is not None and call.kind == "linear" and result._is_view():
+            result = Apart.apply(result)
         handed_on = not call.inplace and any(result is t for t in call.tensors)  # by dropout: nothing new is made
         if self._seq + 1 in self.replaced and isinstance(result, Tensor) and not handed_on:
             result = self._substitute(call, self.replaced.pop(self._seq + 1))
+        if before is not None:
+            call.tensors = [before, *call.tensors[1:]]
         outputs = self._note(call, rule, result)
         if outputs and call.kind in ("mix", "attention"):
             self._attention(call, outputs[0], record or AttentionRecord.fused(call))
         if outputs and watched is not None:
             watched(outputs[0])
         return result
+
+    def _keep(self, call: Call) -> Tensor | None:
+        """What records hold of a tensor that is about to be overwritten is its value before that."""
+        target: Tensor = call.args[0]
+        holders = [self, *self.residuals, *self.attentions]
+        held = [(holder, name) for holder in holders for name, value in vars(holder).items() if value is target]
+        if not held and call.kind != "add":
+            return None
+        before = past(target)
+        for holder, name in held:
+            setattr(holder, name, before)
+        return before
 
     def _substitute(self, call: Call, value: Tensor) -> Tensor:
         """Another value in place of an operation's: a leaf, from which the model goes on."""

@@ -42,7 +42,7 @@ from torch import Tensor
 from ..attention import AttentionRecord
 from ..blocks import Block, blocks, vectors
 from ..errors import MethodError
-from ..node import node_of
+from ..node import edge_of, node_of
 from ..rollup import all_rows, looked_at, positive_mean, read_rows, require_maps, roll_up, stacked
 from ..run import Rulebook, Run
 from . import Method, Reading, method
@@ -132,7 +132,8 @@ def token_weights(run: Run, record: AttentionRecord, block: Block) -> Tensor:
 def derivative(y: Tensor, x: Tensor, direction: Tensor) -> Tensor:
     """The derivative of ``y`` along a direction of ``x``: the derivative of the (linear) pullback by what it pulls."""
     dummy = torch.zeros_like(y, requires_grad=True)
-    (pulled,) = torch.autograd.grad(y, x, dummy, create_graph=True)
+    begin: Any = edge_of(y)
+    (pulled,) = torch.autograd.grad(begin, x, dummy, create_graph=True)
     return torch.autograd.grad(pulled, dummy, direction)[0]
 
 
