@@ -31,7 +31,7 @@ test-slow: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) -m slow
 
 bench: $(READY)
-	@echo "Measuring cost (a few minutes)"
+	@echo "Measuring cost (about half an hour)"
 	@$(BIN)/python benchmarks/cost.py
 
 demo: $(READY)

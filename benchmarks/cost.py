@@ -1,9 +1,10 @@
 """What an explanation costs, in units of one plain forward + backward to the input, side by side in one run.
 
 Every method is interleaved with the baseline, so that a noisy machine slows both alike; the ratio is the median of
-the ratios. Peak memory is the growth of the resident set during one call (Linux; weights not counted).
+the ratios. Peak memory is the growth of the resident set during one call (Linux; weights not counted). Methods that run
+the model more than once are measured once, with the first batch size.
 
-    python benchmarks/cost.py [--models vit bert] [--batches 1 8] [--repeats 5]
+    python benchmarks/cost.py [--models vit bert] [--batches 1 8] [--repeats 7]
 """
 
 from __future__ import annotations
@@ -100,24 +101,35 @@ def measure(name: str, batch: int, methods: list[str], repeats: int) -> None:
     row(name, batch, "forward + backward", 1, statistics.median(timed(plain) for _ in range(repeats)), base, base)
     for method in methods:
         run = functools.partial(whence.explain, model, inputs, method)
-        run()
-        memory = peak_memory(run)
-        row(name, batch, method, *ratio(run, plain, repeats), memory, base)
+        once = long(method)
+        try:
+            memory = peak_memory(run)
+        except whence.ModelError as error:
+            print(f"{name:<6}{batch:>6}  {method:<26}does not apply: {str(error).split(':')[0]}", flush=True)
+            continue
+        if not once:
+            memory = peak_memory(run)  # without what the first call sets up
+        row(name, batch, method, *ratio(run, plain, 1 if once else repeats), memory, base)
+
+
+def long(method: str) -> bool:
+    """Whether a method runs the model more than once."""
+    return whence.methods()[method].forwards != 1
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=["vit", "bert"], choices=["vit", "bert"])
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8])
-    known = [name for name, cls in whence.methods().items() if isinstance(cls.forwards, int)]  # others take hundreds
-    parser.add_argument("--methods", nargs="+", default=known)
+    parser.add_argument("--methods", nargs="+", default=sorted(whence.methods()))
     parser.add_argument("--repeats", type=int, default=7)
     options = parser.parse_args()
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, float32, median of {options.repeats}")
     print(f"{'model':<6}{'batch':>6}  {'method':<26}{'ratio':>7}{'seconds':>9}{'peak MiB':>10}{'x base':>8}")
     for name in options.models:
         for batch in options.batches:
-            measure(name, batch, options.methods, options.repeats)
+            chosen = [m for m in options.methods if batch == options.batches[0] or not long(m)]
+            measure(name, batch, chosen, options.repeats)
 
 
 if __name__ == "__main__":
