@@ -73,7 +73,7 @@ def row(family: Family, methods: list[str]) -> Row:
 
 def _structure(out: Row, model: nn.Module, inputs: Inputs) -> None:
     family = out.family
-    with forwarded(model, *prepare(model, inputs), create("conservative-lrp", {}), family.target) as run:
+    with forwarded(model, *prepare(model, family.batch(1)), create("conservative-lrp", {}), family.target) as run:
         found = len(run.trace.attentions)
     e = explain(family, model, inputs, "conservative-lrp")
     with torch.no_grad():

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import tiny
 import torch
-from helpers import EXACT, golden, load, load_bert, relative
+from helpers import EXACT, golden, load, load_bert, relative, traced
 
 import whence
+from whence.node import node_of
 
 VIT = "ViTForImageClassification"
 WRITTEN_OUT = 5e-9  # GPT-2 writes its GELU out, so that the published stabiliser of 1e-10 is not there
@@ -111,7 +112,7 @@ def test_gamma_composite_keeps_its_books():
 def test_one_tensor_as_query_key_and_value():
     """Fused attention of a tensor with itself: three factors, though one tensor."""
 
-    class Bare(torch.nn.Module):
+    class Alone(torch.nn.Module):
         def __init__(self, fused):
             super().__init__()
             self.fused, self.head = fused, torch.nn.Linear(4, 2)
@@ -124,7 +125,7 @@ def test_one_tensor_as_query_key_and_value():
             return self.head((x + y).mean(1))
 
     torch.manual_seed(0)
-    one, two = Bare(fused=True).double(), Bare(fused=False).double()
+    one, two = Alone(fused=True).double(), Alone(fused=False).double()
     two.load_state_dict(one.state_dict())
     x = torch.randn(2, 5, 4, dtype=torch.float64)
     a, b = (whence.explain(m, x, "attn-lrp", 0).scores for m in (one, two))
@@ -144,3 +145,45 @@ def test_one_tensor_as_query_key_and_value():
 def test_options_that_make_no_sense(method, options, said):
     with pytest.raises(whence.MethodError, match=said):
         whence.explain(tiny.vit(), tiny.pixels(1), method, **options)
+
+
+class Bare(torch.nn.Module):
+    """An MLP, then attention without projections, in a residual stream; or two branches that are summed alone."""
+
+    def __init__(self, residual):
+        super().__init__()
+        torch.manual_seed(0)
+        self.residual = residual
+        self.embed = torch.nn.Embedding(60, 8)
+        self.one, self.two, self.head = (torch.nn.Linear(8, n) for n in (8, 8, 3))
+
+    def forward(self, input_ids):
+        x = self.embed(input_ids)
+        if not self.residual:
+            return self.head((self.one(x) + self.two(x)).mean(1))
+        x = x + self.one(x).relu()
+        x = x + torch.nn.functional.scaled_dot_product_attention(x * 0.1, x, x)
+        return self.head(x[:, 0])
+
+
+def test_only_residual_additions_have_the_gamma_rule():
+    """Two branches of one tensor are no trunk and branch; nor are the halves of a rotation (Llama)."""
+    for method, options in [("attn-lrp", {}), ("res-lrp", {"gamma": 5.0})]:
+        e = whence.explain(Bare(residual=False).double(), tiny.ids(2), method, 1, **options)
+        if method == "attn-lrp":
+            expected = e.scores
+    assert relative(e.scores, expected) < EXACT
+    a, b = (whence.explain(Bare(residual=True).double(), tiny.ids(2), "res-lrp", 1, gamma=g).scores for g in (0, 5.0))
+    assert relative(a, b) > 1e-2
+
+
+def test_gamma_finds_the_layers_of_an_attention_without_projections():
+    """The MLP before such an attention is no part of it, and has the gamma rule."""
+    _, run = traced(Bare(residual=True).double(), tiny.ids(2), "attn-lrp", 1)
+    seen, stack = {}, [node_of(run.seed.output)]
+    while stack:
+        node = stack.pop()
+        if node.seq not in seen:
+            seen[node.seq] = node
+            stack += node.parents
+    assert [n.projection for n in seen.values() if n.kind == "linear"] == [False, False]

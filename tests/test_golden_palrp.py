@@ -59,13 +59,15 @@ class Biased(nn.Module):
         self.register_buffer("sin", angle.sin())
         self.register_buffer("bias", torch.randn(tokens, tokens))
         self.register_buffer("learned", torch.randn(tokens, width))
+        self.register_buffer("again", torch.randn(tokens, width))
+        self.weights = 1 + torch.rand(tokens, dtype=torch.float64)  # of keys, behind the softmax: no encoding of theirs
 
     def forward(self, input_ids, halve=lambda x: x):
         x = self.embed(input_ids) + self.learned
         q, k, v = self.q(x), self.k(x), self.v(x)
         q, k = (halve(t * self.cos) + halve(torch.cat([-t[..., 2:], t[..., :2]], -1) * self.sin) for t in (q, k))
         scores = halve(q @ k.transpose(1, 2)) / math.sqrt(4) + self.bias
-        return self.head((x + halve(torch.softmax(scores, -1) @ v)).mean(1))
+        return self.head((x + halve(torch.softmax(scores, -1) * self.weights @ v) + self.again).mean(1))
 
 
 class Half(torch.autograd.Function):
@@ -92,6 +94,7 @@ def test_positions_of_every_kind(counted):
 
     twin = Biased().double()
     twin.load_state_dict(model.state_dict())
+    twin.weights = model.weights
     twin._buffers.update(leaves)
     twin.embed = Given()
     twin(ids, Half.apply)[0, 1].backward()
@@ -99,7 +102,7 @@ def test_positions_of_every_kind(counted):
     inside = count((leaves["cos"].grad * leaves["cos"]).sum(1)) + count((leaves["sin"].grad * leaves["sin"]).sum(1))
     inside = inside + count((leaves["bias"].grad * leaves["bias"]).sum(0))
     word = (rows.grad[0] * rows[0]).sum(1)
-    learned = (leaves["learned"].grad * leaves["learned"]).sum(1)
+    learned = sum((leaves[name].grad * leaves[name]).sum(1) for name in ("learned", "again"))
     for at in ("token", "position"):
         e = whence.explain(model, ids, "pa-lrp", 1, at=at, positions=counted)
         assert relative(e.scores[0], word + learned + inside) < EXACT

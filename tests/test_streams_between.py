@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from helpers import EXACT, full_golden, golden, load, relative, shared
+from helpers import EXACT, full_golden, golden, load, relative, shared, traced
 from torch import nn
+from transformers import CLIPConfig, CLIPModel
 
 import whence
+from whence.axes import Axis
 from whence.methods.generic_attention import GenericAttention, normalised
-from whence.relations import relate
+from whence.relations import accumulate, explained, relate
+from whence.rollup import roll_up
 
 LXMERT, DETR, ZERO_ROW, RULES = "03c_gae_lxmert", "03d_gae_detr", "03d2_gae_detr_zerorow", "03f_gae_rules"
 METHOD = "generic-attention"
@@ -51,8 +54,6 @@ def test_every_matrix_of_lxmert(target):
 
 
 def traced_maps(model, inputs, target):
-    from helpers import traced
-
     method, run = traced(model, inputs, METHOD, target)
     return method.maps(run)[0], run
 
@@ -152,16 +153,12 @@ def test_the_update_rules_alone():
 
 
 def tiny_dims(size):
-    from whence.axes import Axis
-
     return (Axis(size),)
 
 
 @pytest.mark.parametrize("text", range(3))
 @pytest.mark.parametrize("start", [-1, 0, 1])
 def test_clip_is_the_published_one(text, start):
-    from transformers import CLIPModel
-
     case = full_golden("03e_gae_clip")
     model = CLIPModel.from_pretrained(shared("golden", "03e_gae_clip", "hf"), dtype=torch.float64).eval()
     ids = torch.from_numpy(case["input_ids"][text : text + 1])
@@ -175,14 +172,16 @@ def test_clip_is_the_published_one(text, start):
 class Pair(nn.Module):
     """torch's own encoder and decoder."""
 
-    def __init__(self, layers: int = 2) -> None:
+    def __init__(self, layers: int = 2, mean: bool = False) -> None:
         super().__init__()
         torch.manual_seed(0)
+        self.mean = mean
         self.embed, self.head = nn.Embedding(60, 8), nn.Linear(8, 3)
         self.inner = nn.Transformer(8, 2, layers, layers, 16, batch_first=True)
 
     def forward(self, source, target):
-        return self.head(self.inner(self.embed(source), self.embed(target))[:, 0])
+        out = self.inner(self.embed(source), self.embed(target))
+        return self.head(out.mean(1) if self.mean else out[:, 0])
 
 
 ROLLED_UP = [METHOD, "rollout", "transformer-attribution", "attention", "grad-cam"]
@@ -200,9 +199,11 @@ def test_streams_of_equal_length_are_told_apart(method):
         assert torch.allclose(e.streams[name][1:2], alone.streams[name], atol=1e-12)
 
 
-def test_rollout_of_two_streams_is_a_distribution():
-    """Every row of every matrix is an average, so the rows that are read sum to 1 over all streams."""
-    e = whence.explain(Pair().eval(), {"source": tiny.ids(), "target": tiny.ids(2, 4)[:1].expand(3, -1)}, "rollout", 1)
+@pytest.mark.parametrize("mean", [False, True])
+def test_rollout_of_two_streams_is_a_distribution(mean):
+    """Every row of every matrix is an average, so the mean of the rows that are read sums to 1 over all streams."""
+    inputs = {"source": tiny.ids(), "target": tiny.ids(2, 4)[:1].expand(3, -1)}
+    e = whence.explain(Pair(mean=mean).eval(), inputs, "rollout", 1)
     assert torch.allclose(sum(s.sum(1) for s in e.streams.values()), torch.ones(3), atol=1e-5)
 
 
@@ -224,3 +225,66 @@ def test_methods_for_one_stream_say_so(method):
 def test_options_that_make_no_sense(method, options, said):
     with pytest.raises(whence.MethodError, match=said):
         whence.explain(Pair().eval(), {"source": tiny.ids(), "target": tiny.ids(seed=1)}, method, **options)
+
+
+@pytest.mark.parametrize("method", ["conservative-lrp", "attn-lrp", "res-lrp", "gradient-x-input"])
+@pytest.mark.parametrize("at", ["position", "token"])
+def test_the_books_of_several_streams_are_of_the_whole(method, at):
+    """What enters all streams, and what was absorbed on the way, make up the target."""
+    inputs = {"source": tiny.ids(), "target": tiny.ids(seed=1)}
+    e = whence.explain(Pair().double().eval(), inputs, method, 1, at=at)
+    assert e.ledger.sums.shape == (3, 1)
+    assert float(e.ledger.imbalance.abs().max()) < 1e-9
+    if at == "position":
+        assert relative(sum(s.sum(1) for s in e.streams.values()), e.ledger.sums[:, 0]) < EXACT
+    assert "into all streams" in repr(e.ledger)
+
+
+@pytest.mark.parametrize("target", ["argmax", "other"])
+def test_all_rows_are_those_of_the_streams_that_the_target_reads(target):
+    """LXMERT's answer reads the text in the end, and the picture only through it."""
+    case, model, inputs = lxmert(target)
+    e = whence.explain(model, inputs, METHOD, int(case["target"]), rows="all")
+    assert relative(e.scores[0, 1:], case["ours_nolrp_norm__R_t_t"].sum(0)[1:]) < EXACT
+    assert relative(e.streams["image"][0], case["ours_nolrp_norm__R_t_i"].sum(0)) < EXACT
+
+
+def test_the_books_leave_out_what_happened_before_the_first_block():
+    """CLIP adds positions to its text after the blocks of the picture: read at the words, this is still before."""
+    tower = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
+    torch.manual_seed(0)
+    config = CLIPConfig(
+        text_config={**tower, "vocab_size": 60, "max_position_embeddings": 12, "bos_token_id": 1, "eos_token_id": 2},
+        vision_config={**tower, "image_size": 16, "patch_size": 8},
+        projection_dim=8,
+    )
+    model, pixels = CLIPModel(config).double().eval(), torch.randn(1, 3, 16, 16, dtype=torch.float64)
+    for at in ("position", "token", "pixel"):
+        e = whence.explain(
+            model, {"input_ids": tiny.ids(1), "pixel_values": pixels}, "conservative-lrp",
+            lambda outputs: outputs.logits_per_image[:, 0], at=at,
+        )  # fmt: skip
+        assert float(e.ledger.imbalance.abs().max()) < 1e-9
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_relations_of_one_stream_are_its_roll_up(skip):
+    """Also if a tensor derives from two states (a long skip): it has the later one."""
+
+    class Skipping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.embed, self.head = nn.Embedding(60, 8), nn.Linear(8, 3)
+            self.layers = nn.ModuleList(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(3))
+
+        def forward(self, input_ids):
+            one = self.layers[0](self.embed(input_ids))
+            two = self.layers[1](one)
+            return self.head(self.layers[2](two + one if skip else two)[:, 0])
+
+    method, run = traced(Skipping().double().eval(), {"input_ids": tiny.ids()}, METHOD, 1)
+    maps, rows, _ = method.maps(run, keep=True)
+    (_, found), *others = explained(run, relate(run, maps, accumulate))
+    assert others == []
+    assert relative(found, roll_up(maps, rows)[:, 0]) < EXACT

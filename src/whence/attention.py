@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .axes import Axes, Axis, Dim, arrange, precise
+from .axes import Axes, Axis, Dim, arrange, fresh, precise
 from .call import Call
 from .errors import ModelError
 from .node import Node
@@ -116,7 +116,7 @@ class AttentionRecord:
     def fused(call: Call) -> AttentionRecord:
         """The record of a fused attention, whose probabilities are never made."""
         query, key = call.nodes[:2]
-        axes = (query.axes if query is not None else ()) or ()
+        axes = query.axes if query is not None else tuple(fresh(n) for n in call.tensors[0].shape)
         keys: Dim = key.axes[-2] if key is not None and len(key.axes) > 1 else ()
         record = AttentionRecord(None, (*axes[:-1], keys), len(axes) - 2, len(axes) - 1, call.batch)
         record.reads = _origin(call.nodes[2])
@@ -173,6 +173,13 @@ def _einsum_dims(equation: Any, which: int) -> tuple[int, int] | None:
 
 def _same(dim: Dim, softmax: Dim) -> bool:
     """Whether a dimension is the softmax's own, or a stretch of it (an attention sink cut off)."""
-    if dim == softmax:
+    if dim == softmax or (len(softmax) == 1 and any(part.source == dim for part in softmax[0].parts)):
         return True
     return len(dim) == 1 and len(dim[0].parts) == 1 and dim[0].parts[0].source == softmax
+
+
+def in_pieces(call: Call) -> bool:
+    """Whether probabilities reach their values in pieces (a sliding window): the softmax's axis is no more to be seen."""
+    node = next(n for n in call.nodes if n is not None and n.softmax is not None)
+    assert node.softmax is not None
+    return not any(set(node.softmax) & set(dim) or _same(dim, node.softmax) for dim in node.axes)

@@ -123,13 +123,18 @@ def cut(dim: Dim, start: int, length: int, size: int) -> Dim:
     """Axes of a stretch of a dimension."""
     if length == size:
         return dim
+    at = 0
+    for part in dim[0].parts if len(dim) == 1 else ():  # what was joined comes apart again
+        if at == start and part.length == length and part.source is not None and _size(part.source) == length:
+            return part.source
+        at += part.length
     return (Axis(length, (Part(dim, start, length),)),) if length != 1 else ()
 
 
-def _getitem(axes: Axes, shape: Sequence[int], index: Any) -> Axes | None:
+def _getitem(axes: Axes, shape: Sequence[int], index: Any, batch: Axis) -> Axes | None:
     items = list(index) if isinstance(index, tuple) else [index]
     if any(isinstance(item, Tensor | list) for item in items):
-        return None
+        return _picked(axes, items, batch)
     used = sum(1 for item in items if item is not None and item is not Ellipsis)
     at = next((n for n, item in enumerate(items) if item is Ellipsis), len(items))
     items[at : at + 1] = [slice(None)] * (len(shape) - used)
@@ -145,6 +150,18 @@ def _getitem(axes: Axes, shape: Sequence[int], index: Any) -> Axes | None:
             out.append(cut(axes[d], start, length, shape[d]) if step == 1 else fresh(length))
         d += 1
     return tuple(out)
+
+
+def _picked(axes: Axes, items: Sequence[Any], batch: Axis) -> Axes | None:
+    """``x[samples, places]``, which picks as many places of each sample, one sample after the other."""
+    first = items[0]
+    if axes[0] != (batch,) or not all(isinstance(i, Tensor) and i.dim() == 1 and i.dtype == torch.long for i in items):
+        return None
+    places, left = divmod(len(first), batch.size)
+    each = torch.arange(batch.size, device=first.device).repeat_interleave(places)
+    if left or not places or not torch.equal(first, each):
+        return None
+    return ((batch, *fresh(places)), *axes[len(items) :])
 
 
 def _einsum(equation: Any, known: Sequence[Known]) -> Axes | None:
@@ -206,7 +223,7 @@ def follow(
     elif name in RESHAPING:
         found = reshape(axes, out)
     elif name == "getitem":
-        found = _getitem(axes, shape, args[1])
+        found = _getitem(axes, shape, args[1], batch)
     elif name in ("matmul", "mm", "bmm"):
         found = _matmul(out, known)
     elif name == "addmm":
@@ -234,6 +251,8 @@ def follow(
         return _split(name, axes, shape, shapes, args, kwargs)
     elif name in ("cat", "concat", "concatenate"):
         found = _cat(out, known, _argument(args, kwargs, 1, "dim", 0))
+    elif name in ("view_as_complex", "view_as_real"):
+        found = axes[:-1] if name == "view_as_complex" else (*axes, fresh(2))
     elif name == "stack":
         dim = _argument(args, kwargs, 1, "dim", 0) % len(out)
         inner = broadcast([n for i, n in enumerate(out) if i != dim], known)
@@ -242,6 +261,9 @@ def follow(
         found = tuple(a if n == m else (*a, Axis(n // m)) for a, n, m in zip(axes, out, shape, strict=True))
     elif name in EXPANDING or _fits(out, known):
         found = broadcast(out, known)
+        same = len(axes) < len(out) or not axes[0] if out else False
+        if name in EXPANDING and same and out[0] == batch.size and not any(batch in dim for dim in found):
+            found = ((batch,), *found[1:])  # one for every sample, of what was the same for all
     if found is None or len(found) != len(out):
         return [guess(s, known, batch) for s in shapes]
     found = tuple(dim if dim or n == 1 else fresh(n) for dim, n in zip(found, out, strict=True))  # from a constant
@@ -283,7 +305,24 @@ def _cat(out: Sequence[int], known: Sequence[Known], dim: int) -> Axes:
     rest = broadcast(out, known)
     if len(parts) == 1:  # beside something empty (a cache not yet filled)
         return rest
+    whole = _rejoined(parts)
+    if whole is not None:
+        return (*rest[:dim], whole, *rest[dim + 1 :])
     return (*rest[:dim], (Axis(out[dim], tuple(parts)),), *rest[dim + 1 :])
+
+
+def _rejoined(parts: Sequence[Part]) -> Dim | None:
+    """The dimension that was cut, if its stretches lie side by side again (a rotation of patches, [CLS] left out)."""
+    cuts = [p.source[0].parts[0] if p.source and len(p.source[0].parts) == 1 else None for p in parts]
+    source = next((cut.source for cut in cuts if cut is not None), None)
+    at = 0
+    for part, cut in zip(parts, cuts, strict=True):
+        if cut is None and (part.source or part.length != 1):  # of a single position nothing is known
+            return None
+        if cut is not None and (cut.source != source or cut.start != at):
+            return None
+        at += part.length
+    return source if source is not None and at == _size(source) else None
 
 
 # -- by sample, by token ------------------------------------------------------------------------------------------
@@ -323,7 +362,7 @@ def arrange(tensor: Tensor, axes: Axes, batch: Axis, dims: Sequence[int] = ()) -
     """
     kept = [tensor.shape[d] for d in dims]
     rest = [i for i in range(tensor.dim()) if i not in dims]
-    moved = tensor.permute(*rest, *dims)
+    moved = tensor.permute((*rest, *dims))
     if batch.size > 1:
         moved, split = unmerge(moved, tuple(axes[i] for i in rest), batch)
         at = next((i for i, dim in enumerate(split) if dim == (batch,)), None)
@@ -360,7 +399,8 @@ def per_token(tensor: Tensor, axes: Axes, batch: Axis, tokens: Dim) -> Tensor:
     """Sum a tensor over everything but the batch and the tokens: ``[batch, tokens]``."""
     if batch.size > 1:
         tensor, axes = unmerge(tensor, axes, batch)
-    at = next((i for i, dim in enumerate(axes) if dim == tokens and tokens), None)
+    ends = [(i, j) for i in range(len(axes)) for j in range(i + 1, len(axes) + 1)]  # rows and columns of a picture
+    at = next((range(i, j) for i, j in ends if tokens and sum(axes[i:j], ()) == tokens), None)
     if at is None:  # one token, or a model without attention: the dimension behind the batch
-        at = 1 if tensor.dim() > 2 else None
-    return arrange(tensor, axes, batch, () if at is None else (at,)).sum(1).reshape(batch.size, -1)
+        at = range(1, 2 if tensor.dim() > 2 else 1)
+    return arrange(tensor, axes, batch, at).sum(1).reshape(batch.size, -1)

@@ -81,7 +81,8 @@ def _explain(
 ) -> Explanation:
     with forwarded(model, args, kwargs, batch, method, target) as run:
         reading = method.read(run)
-    scores = run.zero_padding(reading.scores.detach())
+    scores = run.zero_padding(reading.scores.detach(), run.tokens())
+    reading.others = [(dim, run.zero_padding(found.detach(), dim)) for dim, found in reading.others]
     if not torch.isfinite(scores).all():
         where = first_bad_value(model, args, kwargs)
         raise NumericalError(f"The scores of '{method.name}' are not finite although the model's output is: {where}")
@@ -353,6 +354,7 @@ def _layout(run: Run, reading: Reading, scores: Tensor) -> _Layout:
     if reading.grid is not None:  # of pixels
         return _Layout(scores, special, {"image": scores}, reading.grid)
     layout = _Layout(scores, special, {})
+    axes: dict[str, Dim] = {}  # of each stream
     for n, (tokens, found) in enumerate([(run.tokens(), scores), *reading.others]):
         streams = split(tokens, found.shape[1], run)
         order = in_order(run, streams, found.shape[1]) if n == 0 else None
@@ -363,11 +365,13 @@ def _layout(run: Run, reading: Reading, scores: Tensor) -> _Layout:
             if n == 0:
                 special[:, stream.start : stream.start + stream.length] |= stream.special.to(special.device)
             name = stream.name
-            if name in layout.streams and _reads(run, tokens, run.tokens()):
-                layout.streams = {"encoder" if k == name else k: v for k, v in layout.streams.items()}
-                name = "decoder"
-            elif name in layout.streams:
+            if name in axes and (_reads(run, tokens, axes[name]) or _reads(run, axes[name], tokens)):
+                other, name = ("encoder", "decoder") if _reads(run, tokens, axes[name]) else ("decoder", "encoder")
+                layout.streams = {other if k == stream.name else k: v for k, v in layout.streams.items()}
+                axes[other] = axes.pop(stream.name)
+            elif name in axes:
                 name = f"{name} {len(layout.streams) + 1}"
+            axes[name] = tokens
             layout.streams[name] = found[:, stream.start : stream.start + stream.length].detach()
             if stream.grid is not None and layout.grid is None:
                 layout.grid, layout.patch_start = stream.grid, stream.patch_start

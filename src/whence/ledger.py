@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from .axes import Axes, Axis, per_sample, precise
-from .call import Call, Rule
+from .call import Call, Rule, map_tensors
 from .coverage import EXACT
 from .node import Node, attach, node_of
 from .propagate import Local
@@ -79,11 +79,13 @@ class Ledger:
                 return
             node, name = node_of(out), _name(call)
             if constant is not None:
-                kind = "constant" if call.kind.startswith("shift") else "bias"
+                kind = "constant" if call.kind.startswith(("shift", "structural")) else "bias"
                 self._measure(out, constant, {kind: 1.0} if exact else {kind: 1.0, call.kind: -1.0}, node, name)
             if not exact:
+                node.kept = True  # what is measured is the value that it has now
                 self._measure(out, out.detach(), {call.kind: 1.0}, node, name)
                 for alias in watched:
+                    node_of(alias).kept = True
                     self._measure(alias, alias.detach(), {call.kind: -1.0}, node, name)
 
         return done
@@ -91,12 +93,14 @@ class Ledger:
     def _measure(self, tensor: Tensor, factor: Tensor, kinds: dict[str, float], node: Node, name: str) -> None:
         """Enter ``sum factor x gradient`` under each kind, with its sign, when the gradient of ``tensor`` is known."""
         axes = node_of(tensor).axes
-        bounded = bool(torch.isfinite(factor).all()) if factor.numel() < tensor.numel() else True
 
         def hook(gradient: Tensor) -> None:
-            amount = _inner(gradient, factor, axes, self.batch, bounded)
+            amount = _inner(gradient, factor, axes, self.batch)
+            if not bool(amount.isfinite().all()):  # an infinity (a mask) under a zero gradient counts as nothing
+                met = torch.where(gradient == 0, torch.zeros_like(gradient), factor.to(gradient.dtype))
+                amount = _inner(gradient, met, axes, self.batch)
             for kind, sign in kinds.items():
-                self._enter(node.seq, kind, name, sign * amount)
+                self.absorb(node.seq, kind, name, sign * amount)
 
         tensor.register_hook(hook)
 
@@ -107,9 +111,9 @@ class Ledger:
         left = per_sample(precise(incoming), op.node.axes, self.batch)
         for relevance, node in zip(outgoing, op.nodes, strict=True):
             left = left - per_sample(precise(relevance), node.axes, self.batch)
-        self._enter(op.node.seq, op.kind, op.name, left.detach())
+        self.absorb(op.node.seq, op.kind, op.name, left.detach())
 
-    def _enter(self, seq: int, kind: str, name: str, amount: Tensor) -> None:
+    def absorb(self, seq: int, kind: str, name: str, amount: Tensor) -> None:
         """One entry per operation: its output's side and its inputs' sides add up."""
         entry = self._by_operation.get((seq, kind))
         if entry is None:
@@ -124,16 +128,16 @@ class Ledger:
 
     # -- read afterwards ---------------------------------------------------------------------------------------
 
-    def close(self, total: Tensor, sums: list[Tensor], marks: list[int], floor: int) -> None:
+    def close(self, total: Tensor, sums: list[Tensor], marks: list[int], before: set[int]) -> None:
         """Set the sums at the block boundaries.
 
         Args:
             total: relevance at the target.
             sums: relevance at each boundary.
             marks: the boundaries, in the order of operations.
-            floor: where the backward ended; what happened before that operation is none of its business.
+            before: operations before the place where the backward ended: none of its business.
         """
-        self.entries = [entry for entry in self.entries if entry.seq > floor]
+        self.entries = [entry for entry in self.entries if entry.seq not in before]
         self.total = total.detach()
         self.sums = torch.stack(sums, 1) if sums else total.new_zeros(len(total), 0)
         self._marks = marks
@@ -223,12 +227,12 @@ class Ledger:
         lines = [f"Ledger of {self.batch.size} sample(s), {max(blocks, 0)} blocks; sample 0:"]
         lines.append(f"  target                  {float(self.total[0]):+.6g}")
         for i in range(blocks, -1, -1):
-            where = f"into block {i}" if i < blocks else "out of the last block"
+            where = f"into block {i}" if i < blocks else "out of the last block" if blocks else "into all streams"
             lines.append(f"  {where:<24}{float(self.sums[0, i]):+.6g}")
         for kind, name, stage, amount in self.largest():
             place = "embeddings" if stage == 0 else "head" if stage > blocks else f"block {stage - 1}"
             verb = "absorbed" if amount >= 0 else "created"
-            lines.append(f"  {verb} {abs(amount):.3g} by {kind} at {name} ({place})")
+            lines.append(f"  {verb} {abs(amount):.3g} by {kind} at {name}" + (f" ({place})" if blocks > 0 else ""))
         return "\n".join(lines)
 
 
@@ -247,17 +251,21 @@ def constant_of(call: Call) -> Tensor | None:
         value = other if isinstance(other, Tensor) else torch.as_tensor(other, dtype=call.traced[0].dtype)
         scale = call.kwargs.get("alpha", 1) * (-1 if call.name == "sub" and other is call.args[1] else 1)
         return torch.mul(value.detach(), scale)
+    if call.name in ("cat", "stack", "where") and any(
+        t.is_floating_point() and t.numel() and not t.requires_grad for t in call.tensors
+    ):  # tokens of the model's own beside those of the input
+        traced = {id(t) for t in call.traced}
+        args, kwargs = map_tensors((call.args, call.kwargs), lambda t: torch.zeros_like(t) if id(t) in traced else t)
+        return torch.as_tensor(call.func(*args, **kwargs))
     return None
 
 
-def _inner(gradient: Tensor, factor: Tensor, axes: Axes, batch: Axis, bounded: bool) -> Tensor:
-    """Per-sample inner product ``[batch]``; an infinite constant (a mask) under a zero gradient counts as nothing."""
+def _inner(gradient: Tensor, factor: Tensor, axes: Axes, batch: Axis) -> Tensor:
+    """Per-sample inner product ``[batch]``."""
     gradient = precise(gradient)
     factor = factor.to(gradient.dtype)
     if factor.dim() == 1 and factor.shape[0] == gradient.shape[-1] and gradient.dim() > 1:
         return per_sample(gradient @ factor, axes[:-1], batch)
-    if not bounded:
-        factor = torch.where(gradient == 0, torch.zeros_like(gradient), factor)
     if factor.shape == gradient.shape and axes and axes[0] == (batch,):
         rows = gradient.reshape(batch.size, -1), factor.reshape(batch.size, -1)
         return torch.as_tensor(torch.linalg.vecdot(*rows))

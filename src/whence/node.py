@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -109,12 +110,30 @@ class Node:
             else:
                 stack += node.parents
 
-    def reachable(self) -> set[int]:
-        """The ``seq`` of every tensor that gradient or relevance can reach from this one."""
+    def ancestors(self) -> set[int]:
+        """The ``seq`` of this tensor and of all that it was made from."""
+        return self._back(lambda node: node.parents)
+
+    def reachable(self, end: Container[int] = ()) -> set[int]:
+        """The ``seq`` of every tensor that gradient or relevance can reach from this one, not passing some ``end``."""
+        return self._back(lambda node: () if node.seq in end else node.live)
+
+    def edges(self) -> set[tuple[int, int]]:
+        """By ``seq``, each tensor that gradient or relevance can reach from this one, and one that it passes it on to."""
+        out: set[tuple[int, int]] = set()
+
+        def steps(node: Node) -> tuple[Node, ...]:
+            out.update((node.seq, parent.seq) for parent in node.live)
+            return node.live
+
+        self._back(steps)
+        return out
+
+    def _back(self, steps: Callable[[Node], tuple[Node, ...]]) -> set[int]:
         seen = {self.seq}
         stack = [self]
         while stack:
-            for parent in stack.pop().live:
+            for parent in steps(stack.pop()):
                 if parent.seq not in seen:
                     seen.add(parent.seq)
                     stack.append(parent)
@@ -180,3 +199,12 @@ class Residual:
     output: Tensor
     attentions: list[int]
     normed: Tensor | None = None
+
+
+def beside(residuals: list[Residual], a: Node, b: Node) -> Residual | None:
+    """The residual addition to which ``a + b`` adds one more branch of the same trunk (a parallel block)."""
+    for sum_, branch in ((a, b), (b, a)):
+        for residual in reversed(residuals) if sum_.residual else ():
+            if node_of(residual.output) is sum_:
+                return residual if branch.between(node_of(residual.trunk)) is not None else None
+    return None

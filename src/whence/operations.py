@@ -80,6 +80,7 @@ STRUCTURAL = {
     "data", "fill", "zero", "tril", "triu", "diagonal", "as_strided", "hstack", "vstack", "atleast_2d", "ravel",
     "pixel_shuffle", "pixel_unshuffle", "vsplit", "hsplit", "dsplit", "rot90", "real", "pin_memory", "diag_embed",
     "index_add", "scatter_add", "slice_scatter", "select_scatter", "view_as_real", "view_as_complex",
+    "complex", "imag",
 }  # fmt: skip
 
 #: Pick a stretch or one entry: as above, but what is not picked gets no relevance.
@@ -138,7 +139,7 @@ def _glu(input: Tensor, dim: int = -1) -> Tensor:
 
 def _baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     product = torch.bmm(batch1, batch2)
-    return (input if beta == 1 else input * beta) + (product if alpha == 1 else product * alpha)
+    return (product if alpha == 1 else product * alpha) + (input if beta == 1 else input * beta)
 
 
 def _addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
@@ -178,10 +179,32 @@ def _cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) 
     return torch.sum((x1 / n1) * (x2 / n2), dim)
 
 
+def _fftn(input: Tensor, s: Any = None, dim: Any = None, norm: str | None = None) -> Tensor:
+    """The Fourier transform of real numbers as what it is, products with constant matrices."""
+    dims = range(input.dim() - (input.dim() if s is None else len(s)), input.dim()) if dim is None else dim
+    real, imaginary = (input.real, input.imag) if input.is_complex() else (input, None)
+    for i, d in enumerate(dims):
+        n = input.shape[d] if s is None else s[i]
+        k = torch.arange(n, device=input.device, dtype=torch.float64)
+        angle = -2 * torch.pi / n * torch.outer(k, k)[: input.shape[d]]
+        scale = {"ortho": n**-0.5, "forward": 1 / n}.get(norm or "", 1.0)
+        cos, sin = ((scale * f(angle)).to(real.dtype) for f in (torch.cos, torch.sin))
+        x, y = (None if t is None else t.transpose(d, -1)[..., :n] for t in (real, imaginary))
+        parts = (x @ cos, x @ sin) if y is None else (x @ cos - y @ sin, x @ sin + y @ cos)
+        real, imaginary = (t.transpose(d, -1) for t in parts)
+    return real if imaginary is None else torch.complex(real, imaginary)
+
+
+def _fft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, axis: int = -1) -> Tensor:
+    return _fftn(input, None if n is None else (n,), (dim if axis == -1 else axis,), norm)
+
+
 #: Composite operations, written out in operations that have a kind.
 COMPOSITE: dict[str, Callable[..., Any]] = {
     "glu": _glu, "baddbmm": _baddbmm, "addcmul": _addcmul, "rsub": _rsub, "rdiv": _rdiv, "rmatmul": _rmatmul,
     "square": _square, "group_norm": _group_norm, "cosine_similarity": _cosine_similarity,
+    "fft_fftn": _fftn, "fft_fft2": lambda input, s=None, dim=(-2, -1), norm=None: _fftn(input, s, dim, norm),
+    "fft_fft": _fft,
 }  # fmt: skip
 
 
@@ -197,6 +220,25 @@ def opened(func: Callable[..., Any]) -> Callable[..., Any]:
     copy = types.FunctionType(original.__code__, {**vars(F), **blind}, original.__name__, original.__defaults__)
     copy.__kwdefaults__ = original.__kwdefaults__
     return copy
+
+
+#: Operations whose backward needs its gradient in the layout of their output: in evaluation, on a CPU and for a batch
+#: of one, torch's `batch_norm` takes a gradient in another layout for one in this layout.
+PARTICULAR = {"batch_norm"}
+
+
+@functools.cache
+def laid_out(func: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, whose backward gets its gradient in the layout of its output."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        out = func(*args, **kwargs)
+        if out.requires_grad:
+            strides = out.stride()
+            out.register_hook(lambda g: torch.empty_strided(g.shape, strides, dtype=g.dtype, device=g.device).copy_(g))
+        return out
+
+    return run
 
 
 #: Python functions to look into rather than to treat as one operation.

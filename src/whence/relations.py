@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from .axes import Dim, per_token
-from .node import Node, node_of
+from .axes import Dim, arrange, per_sample, per_token, precise, unmerge
+from .errors import ModelError
+from .node import Node, edge_of, node_of
 from .run import Run
 
 State = dict[Dim, Tensor]  #: stream -> [batch, tokens here, tokens there]
@@ -26,12 +28,13 @@ Update = Callable[[State, State, Tensor, Dim, Dim], State]
 
 @dataclass
 class Written:
-    """A tensor that an attention wrote to: its token axis, its state, and whether another stream reads it."""
+    """A tensor that an attention wrote to: its token axis, its state, whether another stream reads it or is made of it."""
 
     tensor: Tensor
     rows: Dim
     state: State
     read: bool = False
+    joined: bool = False
 
 
 def relate(run: Run, maps: Sequence[Tensor], update: Update) -> list[Written]:
@@ -50,24 +53,75 @@ def relate(run: Run, maps: Sequence[Tensor], update: Update) -> list[Written]:
         queries, keys = record.axes[record.query], record.axes[record.key]
         residual = next((r for r in run.trace.residuals if i in r.attentions), None)
         source = _nearest(record.reads, keys, states)
-        read = _state(source, keys, A)
+        read = _begin(run, record.values, keys, states, A) if source is None else source.state
         if source is not None and queries != keys:
             source.read = True
         if residual is None:  # attention that replaces what was there (a pooling)
             assert record.output is not None
             new = Written(record.output, queries, {stream: A @ R for stream, R in read.items()})
         else:
-            mine = _state(_nearest(node_of(residual.trunk), queries, states), queries, A)
+            before = _nearest(node_of(residual.trunk), queries, states)
+            mine = _begin(run, residual.trunk, queries, states, A) if before is None else before.state
             new = Written(residual.output, queries, update(mine, read, A, queries, keys))
+        for w in states.values():
+            w.read = w.read or w.joined
         states[node_of(new.tensor).seq] = new
     return list(states.values())
 
 
-def _state(written: Written | None, rows: Dim, like: Tensor) -> State:
-    """What was written; else a stream begins, whose tokens relate to themselves."""
-    if written is not None:
-        return written.state
-    return {rows: torch.eye(_size(rows), dtype=like.dtype, device=like.device).expand(len(like), -1, -1)}
+def _begin(run: Run, tensor: Tensor | None, rows: Dim, states: dict[int, Written], like: Tensor) -> State:
+    """A stream begins: its tokens relate to themselves, or to the tokens of earlier streams that they are made of."""
+    own = torch.ones(len(like), _size(rows), dtype=like.dtype, device=like.device)
+    state: State = {}
+    behind = set() if tensor is None else node_of(tensor).ancestors() & set(states)
+    for w in {states[seq].rows: states[seq] for seq in sorted(behind)}.values():
+        if w.read or tensor is None:
+            continue
+        made = _made_of(run, tensor, rows, w).to(like.dtype)
+        w.joined = True
+        own = own * (made.sum(-1) == 0)
+        parts = made / made.sum(-1, keepdim=True).clamp(min=1)
+        for stream, R in w.state.items():
+            state[stream] = state.get(stream, 0.0) + parts @ R
+    stretches = [(rows, 0, _size(rows))]
+    if state and len(rows) == 1 and rows[0].parts:  # what was joined: each part is a stream, but for constants
+        ends = torch.tensor([p.length for p in rows[0].parts]).cumsum(0).tolist()
+        stretches = [(p.source, e - p.length, e) for p, e in zip(rows[0].parts, ends, strict=True) if p.source]
+    for stream, start, end in stretches:
+        if bool(own[:, start:end].any()) and _size(stream) == end - start:
+            state[stream] = torch.diag_embed(own)[:, :, start:end]
+    return state
+
+
+def _made_of(run: Run, tensor: Tensor, rows: Dim, earlier: Written) -> Tensor:
+    """``[batch, tokens, earlier tokens]``: 1 where a token is made of an earlier one (alone, or with its neighbours).
+
+    The gradient of all tokens with respect to an earlier one, once with each token counted as 1 and once as its number,
+    differs by the number of the token that it became part of.
+    """
+    batch, phase = run.trace.batch, run.rulebook.phase
+    if phase is not None:
+        phase.relevance, phase.keep = False, True
+    sums = per_token(tensor, node_of(tensor).axes, batch, rows)
+    numbers = torch.arange(1, sums.shape[1] + 1, dtype=sums.dtype, device=sums.device)
+    ends: Any = [edge_of(earlier.tensor)]
+    once, numbered = (
+        torch.autograd.grad(s.sum(), ends, retain_graph=True, materialize_grads=True)[0] for s in (sums, sums * numbers)
+    )
+    tokens, axes = unmerge(once, node_of(earlier.tensor).axes, batch)
+    at = next((i for i, dim in enumerate(axes) if dim == earlier.rows), None)
+    if at is not None and sums.shape[1] == _size(rows):
+        once, numbered = (arrange(precise(unmerge(g, node_of(earlier.tensor).axes, batch)[0]), axes, batch, (at,)) for g in (once, numbered))
+        norm = (once * once).sum(1)
+        places = ((once * numbered).sum(1) / norm.clamp(min=torch.finfo(norm.dtype).tiny)).round()
+        error = (numbered - once * places[:, None]).abs().max()
+        if float(error) <= 1e-3 * float(numbered.abs().max()):
+            made = torch.zeros(len(norm), _size(rows) + 1, norm.shape[1], dtype=norm.dtype, device=norm.device)
+            return made.scatter(1, places.long()[:, None], 1.0)[:, 1:]
+    raise ModelError(
+        f"The model makes new tokens ({_size(rows)}) of others ({_size(earlier.rows)}) in a way that relations between "
+        "tokens cannot be followed through. Input-level methods (conservative-lrp, gradient-x-input) work."
+    )
 
 
 def _nearest(node: Node | None, rows: Dim, states: dict[int, Written]) -> Written | None:
@@ -101,7 +155,7 @@ def accumulate(mine: State, read: State, A: Tensor, queries: Dim, keys: Dim) -> 
 
 def replace(mine: State, read: State, A: Tensor, queries: Dim, keys: Dim) -> State:
     """The last attention to each stream, and nothing before it."""
-    return {**mine, keys: A}
+    return {**mine, **({keys: A} if keys in read else {stream: A @ R for stream, R in read.items()})}
 
 
 def explained(run: Run, written: Sequence[Written], every: bool = False) -> list[tuple[Dim, Tensor]]:
@@ -119,7 +173,9 @@ def explained(run: Run, written: Sequence[Written], every: bool = False) -> list
     gradients = run.backward([w.tensor for w in ends])
     scores: dict[Dim, Tensor] = {}
     for w, gradient in zip(ends, gradients, strict=True):
-        rows = per_token((gradient != 0).to(gradient.dtype), node_of(w.tensor).axes, run.trace.batch, w.rows) != 0
+        met, axes = (gradient != 0).to(gradient.dtype), node_of(w.tensor).axes
+        met = per_token(met, axes, run.trace.batch, w.rows) if w.rows else per_sample(met, axes, run.trace.batch)[:, None]
+        rows = met != 0  # a single token has no axis
         weights = rows / rows.sum(-1, keepdim=True).clamp(min=1)
         if every:
             real = rows.new_ones(rows.shape) if run.mask is None or run.mask.shape != rows.shape else ~run.mask
@@ -127,6 +183,8 @@ def explained(run: Run, written: Sequence[Written], every: bool = False) -> list
         for stream, R in w.state.items():
             scores[stream] = scores.get(stream, 0.0) + (weights.to(R.dtype)[:, None] @ R)[:, 0]
     main = run.tokens()
+    if main not in scores:  # which the last attention does not look at
+        scores[main] = torch.zeros(run.trace.batch.size, _size(main), dtype=ends[0].tensor.dtype, device=ends[0].tensor.device)
     return [(main, scores[main]), *((stream, found) for stream, found in scores.items() if stream != main)]
 
 

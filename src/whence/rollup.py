@@ -6,12 +6,14 @@ layers from the last to the first, ``v <- v + v A``, instead of a product of squ
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from .errors import MethodError, ModelError
+from .node import node_of
 from .run import Run
 
 
@@ -29,14 +31,37 @@ def require_attention(run: Run, method: str, *layers: int | None) -> None:
             f"The model has no attention that could be seen, so '{method}' has nothing to read. Input-level methods "
             "(conservative-lrp, gradient-x-input) work without attention."
         )
-    if run.boundaries and run.tokens() not in run.boundaries[0].node.axes:
+    if run.around:
         raise ModelError(
-            f"The model's attention is inside windows of its tokens ({records[0].shape[2]} keys), which '{method}' "
-            "does not roll up. Input-level methods (conservative-lrp, gradient-x-input) work."
+            f"What the model reads goes partly round its attention: through convolutions, by sampling, or in sums that "
+            f"are not followed. '{method}' would miss that. Input-level methods (conservative-lrp, gradient-x-input) work."
+        )
+    if run.windowed():
+        raise ModelError(
+            f"The model's attention is inside windows of its tokens, or over merged tokens ({records[0].shape[2]} keys), "
+            f"which '{method}' does not roll up. Input-level methods (conservative-lrp, gradient-x-input) work."
+        )
+    if run.trace.pieces or _side_by_side(run):
+        raise ModelError(
+            "The model's attention is in pieces that stand side by side (a sliding window, several attentions that are "
+            f"added at once), which '{method}' does not roll up. Input-level methods (conservative-lrp, "
+            "gradient-x-input) work."
         )
     for layer in layers:
         if layer is not None and not -len(records) <= layer < len(records):
             raise MethodError(f"Layer {layer} is out of range: the model has {len(records)} attention layers.")
+
+
+def _side_by_side(run: Run) -> bool:
+    """Whether two attentions are added to the tokens at once, neither of which reads what the other wrote."""
+    done: set[int] = set()
+    for residual in run.trace.residuals:
+        own = [run.trace.attentions[i] for i in residual.attentions if i not in done]
+        done |= set(residual.attentions)
+        nodes = [node_of(r.output) for r in own if r.output is not None]
+        if any(b.between(a) is None for a, b in itertools.pairwise(nodes)):
+            return True
+    return False
 
 
 def require_maps(run: Run, method: str, *layers: int | None) -> None:

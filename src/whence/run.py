@@ -57,7 +57,11 @@ class Run:
         model: what was run.
         trace: what happened.
         seed: where backwards start.
-        mask: ``[batch, tokens]``, true where a token is padding; ``None`` if there is no padding mask.
+        given: the padding mask that the user gave, true at padding, or ``None``.
+        boundaries: what enters each block, and what leaves the last one.
+        aside: embeddings that join a stream on its way: of the words of LLaVA, among patches that were encoded; of
+            positions that are counted from a mask.
+        around: whether an input that enters the blocks also goes round all of them (through convolutions, by sampling).
         repeat: the same forward again, explaining the same, with other values in place of some tensors (by the ``seq``
             of their nodes).
         places: a grid, and ``[batch, patches]``: where each patch went, if the model puts them in its own order.
@@ -68,8 +72,12 @@ class Run:
         self.trace = trace
         self.seed = seed
         self.rulebook = rulebook
-        self.mask = mask
+        self.given = mask
         self.boundaries = self._boundaries()
+        self.aside = self._aside()
+        self.around = self._around()
+        if self.around:  # what enters the blocks is not all there is
+            self.boundaries, self.aside = [Boundary(t, node_of(t)) for t in [self.source(None).tensor]], []
         self.repeat: Callable[[Mapping[int, Tensor]], Run] = _cannot_repeat
         self.places: tuple[tuple[int, int], Tensor] | None = None
         self.ledger: Ledger | None = trace.ledger
@@ -86,12 +94,48 @@ class Run:
         for residual in self.trace.residuals:
             if set(residual.attentions) - done:
                 done |= set(residual.attentions)
-                tensors.append(residual.trunk)
+                tensors.append(self.trunk(residual))
         if tensors:
             end = self._end()
             post_norm = len(tensors) > 1 and node_of(tensors[-1]).kind == "norm" and end.normed is not None
             tensors.append(end.normed if post_norm and end.normed is not None else end.output)
-        return [Boundary(t, node_of(t)) for t in tensors]
+        return [Boundary(t, node_of(t)) for t in tensors or self._beginning()]
+
+    def _beginning(self) -> list[Tensor]:
+        """Where a model begins that has no residual addition around an attention."""
+        if self.trace.entry is not None:
+            return [self.trace.entry]
+        tokens = self.keys()
+        trunks = [r.trunk for r in self.trace.residuals if tokens and tokens in node_of(r.trunk).axes]
+        return [*trunks, *(source.tensor for source in self.trace.sources if source.name)][:1]
+
+    def _aside(self) -> list[Boundary]:
+        """Embedded inputs that are part of the target, but not of what enters any stream's first block."""
+        sources = {node_of(source.tensor).seq: source for source in self.trace.sources}
+        begun: set[int] = set()
+        for residual in self.trace.residuals if len(sources) > 1 else ():
+            if residual.attentions and len(begun) < len(sources):
+                behind = node_of(residual.trunk).ancestors() & set(sources)
+                begun |= behind if not begun & behind else set()
+        left = node_of(self.seed.output).ancestors() & set(sources) - begun if begun else set()
+        joining = [sources[seq] for seq in sorted(left)]
+        return [Boundary(s.tensor, node_of(s.tensor)) for s in joining if s.embedded and s.tensor.dim() == 3]
+
+    def _around(self) -> bool:
+        trunks = [node_of(r.trunk) for r in self.trace.residuals if r.attentions]
+        begun = [*trunks, *(b.node for b in self.aside)] or [b.node for b in self.boundaries]
+        if not self.trace.attentions or not begun:
+            return False
+        reached = node_of(self.seed.output).reachable({node.seq for node in begun})
+        named = {node_of(source.tensor).seq for source in self.trace.sources if source.name}
+        left = named & reached - {node.seq for node in begun}
+        return bool(left) and any(left & node.ancestors() for node in begun)
+
+    def trunk(self, residual: Residual) -> Tensor:
+        """What a block begins from; where queries begin from nothing, what the model has learned that they are."""
+        node = node_of(residual.trunk)
+        learned = [r.trunk for r in self.trace.residuals if node.learned and node_of(r.trunk) is node.root]
+        return [*learned, residual.trunk][0]
 
     def _end(self) -> Residual:
         """The last residual addition along the tokens that the last attention wrote."""
@@ -103,8 +147,6 @@ class Run:
         """The tensor at which input-level methods read: see ``at`` in :func:`whence.explain`."""
         if at == "position" and self.boundaries:
             return self.boundaries[0].tensor
-        if at == "position" and self.trace.entry is not None:
-            return self.trace.entry
         return self.source(embedded=None if at == "position" else at == "token").tensor
 
     def source(self, embedded: bool | None) -> Source:
@@ -130,7 +172,9 @@ class Run:
         """
         if self.rulebook.phase is not None:
             self.rulebook.phase.relevance, self.rulebook.phase.keep = relevance, keep
-        hooks = [_watch(b) for b in self.boundaries]
+        boundaries, asked = [*self.boundaries, *self.aside], len(tensors)
+        tensors = [*tensors, *(b.tensor for b in self.aside if not any(b.tensor is t for t in tensors))]
+        hooks = [_watch(b) for b in boundaries]
         ends: Any = [edge_of(t) for t in tensors]
         try:
             found = torch.autograd.grad(
@@ -147,34 +191,60 @@ class Run:
         finally:
             for hook in hooks:
                 hook.remove()
-        for b in self.boundaries:  # where the backward ends, autograd does not call the hook of an overwritten tensor
+        for b in boundaries:  # where the backward ends, autograd does not call the hook of an overwritten tensor
             b.relevance = next((g for t, g in zip(tensors, found, strict=True) if t is b.tensor), b.relevance)
-        return [torch.zeros_like(t) if g is None else g for t, g in zip(tensors, found, strict=True)]
+        return [torch.zeros_like(t) if g is None else g for t, g in zip(tensors, found, strict=True)][:asked]
 
-    def settle(self, gradient: bool, end: Tensor | None = None) -> Tensor | None:
+    def settle(self, gradient: bool, end: Tensor | None = None, entries: Sequence[Tensor] = ()) -> Tensor | None:
         """Turn what passed the block boundaries into relevance there, and close the ledger.
+
+        Of several streams, blocks do not follow one another: the books are then of the model as a whole.
 
         Args:
             gradient: whether the last backward carried gradients (relevance is then gradient x value).
             end: the tensor at which it ended.
+            entries: what enters the first block of each stream, if there are several.
 
         Returns:
             Relevance entering each block, ``[batch, blocks, tokens]``.
         """
         met = [b for b in self.boundaries if b.relevance is not None]
-        for b in met:
+        joined = [b for b in self.aside if b.relevance is not None]
+        for b in [*met, *joined]:
             assert b.relevance is not None
             if gradient:
                 b.relevance = precise(b.relevance) * precise(b.tensor.detach())
         if self.ledger is not None:
             total = self.seed.value if gradient else self.seed.weights.reshape(len(self.seed.weights), -1).sum(1)
+            passed = self._passed(met)
             sums = [
-                per_sample(precise(b.relevance), b.node.axes, self.trace.batch) for b in met if b.relevance is not None
+                per_sample(precise(b.relevance), b.node.axes, self.trace.batch)
+                for b in passed
+                if b.relevance is not None
             ]
-            floor = 0 if end is None else node_of(end).seq
-            self.ledger.close(total, sums, [b.node.seq for b in met], floor)
+            marks = [b.node.seq for b in passed]
+            before = set(range(node_of(end).seq + 1)) if end is not None else set()
+            if len(entries) > 1:
+                into = [b for b in [*met, *joined] if any(b.tensor is t for t in entries)]
+                for b in joined:
+                    if b.relevance is not None and not any(b is x for x in into):
+                        amount = per_sample(precise(b.relevance), b.node.axes, self.trace.batch)
+                        self.ledger.absorb(b.node.seq, "constant", "embedding", amount)
+                found = [per_sample(precise(b.relevance), b.node.axes, self.trace.batch) for b in into if b.relevance is not None]
+                sums = [torch.stack(found).sum(0)] if found else []
+                marks = [min(b.node.seq for b in into)] if into else []
+                before = {seq for t in entries for seq in node_of(t).ancestors()}
+            self.ledger.close(total, sums, marks, before)
         layers = [self.per_token(precise(b.relevance), b.node.axes) for b in met[:-1] if b.relevance is not None]
         return torch.stack(layers, 1) if len({t.shape for t in layers}) == 1 else None
+
+    def _passed(self, boundaries: list[Boundary]) -> list[Boundary]:
+        """The first boundary, and those that all relevance passes: a decoder may read what several blocks wrote (DPT)."""
+        edges = node_of(self.seed.output).edges()
+        return [
+            b for b in boundaries
+            if b is boundaries[0] or not any(old < b.node.seq < new for new, old in edges)
+        ]  # fmt: skip
 
     def forget(self) -> None:
         """Leave out of the books what was sent back to learn about the model, not to explain it."""
@@ -184,9 +254,26 @@ class Run:
     # -- tokens ----------------------------------------------------------------------------------------------
 
     def tokens(self) -> Dim:
-        """The token axis: what the first attention reads."""
+        """The token axis: what the first attention reads; what enters its block, if it reads windows or merged tokens."""
+        keys = self.keys()
+        if not self.windowed():
+            return keys
+        record, axes = self.trace.attentions[0], self.boundaries[0].node.axes
+        features = record.reads.axes[-1] if record.reads is not None and record.reads.axes[-1] in axes else axes[-1]
+        own = [dim for dim in axes if dim != features]
+        return tuple(atom for dim in own for atom in dim if atom is not self.trace.batch)
+
+    def windowed(self) -> bool:
+        """Whether the first attention reads other tokens than those that enter its block: windows, merged tokens."""
+        if len(self.boundaries) < 2:
+            return False
+        return self.keys() not in [dim for dim in self.boundaries[0].node.axes if self.trace.batch not in dim]
+
+    def keys(self) -> Dim:
+        """The axis that the first attention reads; without attention, that of the embedded input."""
         if not self.trace.attentions:
-            return ()
+            rows = [node_of(s.tensor).axes for s in self.trace.sources if s.name and s.embedded and s.tensor.dim() == 3]
+            return rows[0][1] if rows else ()
         record = self.trace.attentions[0]
         return record.axes[record.key]
 
@@ -194,11 +281,27 @@ class Run:
         """Sum a tensor over its features: ``[batch, tokens]``."""
         return per_token(relevance, axes, self.trace.batch, self.tokens())
 
-    def zero_padding(self, scores: Tensor) -> Tensor:
+    @property
+    def mask(self) -> Tensor | None:
+        """``[batch, tokens]``, true where a token of the main stream is padding; ``None`` if there is no such mask."""
+        return self.padding(self.tokens())
+
+    def padding(self, tokens: Dim) -> Tensor | None:
+        """The user's mask, if it is of these tokens: not of a picture's, where there is a text; not of a decoder's."""
+        named = [(source.name, source.tensor) for source in self.trace.sources if source.name]
+        own = [t for name, t in named if name in ("input_ids", "inputs_embeds")]
+        if self.given is None or not own:
+            return self.given if tokens == self.tokens() else None
+        apart = any(name.startswith("decoder") or t.shape[:2] != self.given.shape for name, t in named)
+        atoms = [atom for t in own for dim in node_of(t).axes[1:] for atom in dim]
+        return self.given if any(atom in atoms for atom in tokens) or not apart else None
+
+    def zero_padding(self, scores: Tensor, tokens: Dim) -> Tensor:
         """Padding scores exactly 0; a model that reads its padding all the same is spoken of."""
-        if self.mask is None or self.mask.shape != scores.shape:
+        mask = self.padding(tokens)
+        if mask is None or mask.shape != scores.shape:
             return scores
-        share = float(scores[self.mask].abs().sum() / scores.abs().sum().clamp(min=1e-30))
+        share = float(scores[mask].abs().sum() / scores.abs().sum().clamp(min=1e-30))
         if share > 1e-3:
             warnings.warn(
                 f"The model reads its padding: {share:.0%} of the relevance lay there and is left out. Pad on the side "
@@ -206,7 +309,7 @@ class Run:
                 WhenceWarning,
                 stacklevel=3,
             )
-        return scores.masked_fill(self.mask, 0.0)
+        return scores.masked_fill(mask, 0.0)
 
 
 def _cannot_repeat(replaced: Mapping[int, Tensor]) -> Run:

@@ -42,24 +42,28 @@ class _Stretch:
 
 
 def entries(run: Run) -> list[tuple[Tensor, Dim]]:
-    """What enters the first block of each token stream, with its token axis: one for BERT, two for CLIP and LXMERT."""
+    """What enters the first block of each token stream, with its token axis: one for BERT, two for CLIP and LXMERT.
+
+    Last, what joins a stream later: LLaVA's words.
+    """
     out: list[tuple[Tensor, Dim]] = []
     seen: list[Node] = []
     for residual in run.trace.residuals:
-        if not residual.attentions:
+        if not residual.attentions or run.around:
             continue
-        record = run.trace.attentions[residual.attentions[0]]
-        node = node_of(residual.trunk)
-        if any(node is other or node.between(other) for other in seen) or not residual.trunk.requires_grad:
+        record, trunk = run.trace.attentions[residual.attentions[0]], run.trunk(residual)
+        node = node_of(trunk)
+        if any(node is other or node.between(other) for other in seen) or not trunk.requires_grad:
             continue
         seen.append(node)
-        out.append((residual.trunk, record.axes[record.query]))
-    return out
+        out.append((trunk, record.axes[record.query]))
+    named = [source.tensor for source in run.trace.sources if source.name]
+    return out + [(b.tensor, b.node.axes[1]) for b in run.aside if any(b.tensor is t for t in named)]
 
 
 def split(dim: Dim, length: int, run: Run) -> list[Stream]:
     """The streams along a token axis: usually one; several where inputs are concatenated (ViLT, VisualBERT)."""
-    if len(dim) == 2:
+    if len(dim) == 2 and _name(dim, run.trace.sources) == "image":
         return [Stream("image", 0, length, torch.zeros(length, dtype=torch.bool), (dim[0].size, dim[1].size))]
     stretches = _stretches(dim, length, run)
     groups: list[list[_Stretch]] = []
@@ -128,7 +132,7 @@ def _name(dim: Dim, sources: list[Source]) -> str:
         if any(atom in axis for axis in node_of(source.tensor).axes[1:] for atom in dim):
             return _kind(source)
     left = [_kind(source) for source in named]
-    if len(dim) == 2:
+    if len(dim) == 2 and "image" in left:
         return "image"
     return "image" if "image" in left and "text" in left else (left[0] if left else "input")
 

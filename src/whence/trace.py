@@ -10,6 +10,7 @@ off and on again, and two threads may explain the same model (in evaluation mode
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +19,14 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from . import operations as ops
-from .attention import AttentionRecord, attend
+from .attention import AttentionRecord, attend, in_pieces
 from .axes import Axes, Axis, Known, follow, fresh, guess
 from .call import Call, Rule, map_tensors, tensors_in
 from .coverage import Coverage
 from .errors import ModelError
 from .kinds import kind_of
-from .node import Node, Residual, Source, attach, node_of, past
+from .learned import asked, origins, remember
+from .node import Node, Residual, Source, attach, beside, edge_of, node_of, past
 from .propagate import Apart
 
 if TYPE_CHECKING:
@@ -71,6 +73,7 @@ class Trace(TorchFunctionMode):
         self.coverage = Coverage()
         self.ledger: Ledger | None = None
         self.attentions: list[AttentionRecord] = []
+        self.pieces = False  # whether some attention is in pieces that are not followed (a sliding window)
         self.residuals: list[Residual] = []
         self.sources: list[Source] = []
         self.entry: Tensor | None = None  # what the first attention reads, where no residual says so
@@ -109,7 +112,7 @@ class Trace(TorchFunctionMode):
         if origin is None:
             return rows
         node = self._node("embedding", (origin,), self._follow(call, [rows])[0])
-        while origin.parents and origin.kind == "structural":
+        while origin.parents and origin.kind in ("structural", "selecting"):
             origin = origin.parents[0]
         return self._source(self._inputs.get(origin.seq, ""), rows, node, embedded=True)
 
@@ -129,7 +132,9 @@ class Trace(TorchFunctionMode):
         traced = list({id(t): t for t in tensors if t.requires_grad}.values())
         nodes = [self._known(t) for t in tensors]
         if not traced and all(n is None for n in nodes):
-            return _remember(func(*args, **kwargs), op.name, tensors)
+            return remember(func(*args, **kwargs), op.name, tensors)
+        if op.name in ops.PARTICULAR:
+            func = ops.laid_out(func)
         call = Call(op.name, "", func, args, kwargs, self.batch, tensors, nodes, traced, op.inplace)
         if op.name == "embedding":
             return self._embed(call)
@@ -183,20 +188,18 @@ class Trace(TorchFunctionMode):
     def _perform(self, call: Call) -> Any:
         call.kind = kind_of(call)
         record = AttentionRecord.of(call) if call.kind == "mix" else None
-        if call.kind == "mix" and record is None:
+        if call.kind == "mix" and record is None and not in_pieces(call):
             call.kind = "matmul" if len(call.traced) > 1 else "linear"
+        self.pieces = self.pieces or (call.kind == "mix" and record is None)
         rule = self.rules.get(call.kind) if call.traced else None
         if call.inplace and call.nodes[0] is not None and call.nodes[0].kept and not call.args[0]._is_view():
             call.args[0].data = call.args[0].detach().clone()  # who needs the old value keeps the old memory
             call.nodes[0].moved = True
         before = self._keep(call) if call.inplace and call.args[0].requires_grad else None
         watched = self.ledger.watch(call, rule) if self.ledger is not None and call.traced else None
-        if rule is None:
-            result = call.run()
-        elif call.inplace:
-            result = self._overwrite(call, rule)
-        else:
-            result = rule(call)
+        result = call.run() if rule is None else self._overwrite(call, rule) if call.inplace else rule(call)
+        if rule is not None and call.name == "getitem" and _is_stretch(call.args[1]):
+            result._whence_part_of = call.args[:2]  # a rule's result is no view of what it was taken from
         if watched is not None and call.kind == "linear" and result._is_view():
             result = Apart.apply(result)
         handed_on = not call.inplace and any(result is t for t in call.tensors)  # by dropout: nothing new is made
@@ -205,10 +208,13 @@ class Trace(TorchFunctionMode):
         if before is not None:
             call.tensors = [before, *call.tensors[1:]]
         outputs = self._note(call, rule, result)
-        if outputs and call.kind in ("mix", "attention"):
+        if outputs and (record is not None or call.kind == "attention"):
             self._attention(call, outputs[0], record or AttentionRecord.fused(call))
         if outputs and watched is not None:
             watched(outputs[0])
+        if call.inplace and hasattr(result, "_whence_part_of"):
+            with self:
+                operator.setitem(*result._whence_part_of, result)
         return result
 
     def _keep(self, call: Call) -> Tensor | None:
@@ -247,8 +253,9 @@ class Trace(TorchFunctionMode):
 
     def _follow(self, call: Call, outputs: list[Tensor]) -> list[Axes]:
         """Axes of the outputs; beside tensors that depend on the input, constants have no say."""
+        had = {id(t) for t in call.traced}  # before the call: what was empty may depend on the input by now
         known: list[Known] = [
-            (n.axes if n is not None and (t.requires_grad or not call.traced) else ((),) * t.dim(), t.shape)
+            (n.axes if n is not None and (id(t) in had or not had or edge_of(t) is not t) else ((),) * t.dim(), t.shape)
             for t, n in zip(call.tensors, call.nodes, strict=True)
         ]
         return follow(call.name, call.func, call.args, call.kwargs, known, [t.shape for t in outputs], self.batch)
@@ -266,11 +273,13 @@ class Trace(TorchFunctionMode):
             node.live = live if tensor.requires_grad else ()
             _inherit(call, node)
             if call.kind in ("linear", "attention") and call.name not in ops.WEIGHING:
-                node.made_of = _origins([t for t in call.tensors if not t.requires_grad])
+                node.made_of = origins([t for t in call.tensors if not t.requires_grad])
             node.kept = call.kept
             if call.placed is not None:
                 call.placed(node)
             attach(tensor, node)
+            if call.inplace and tensor.requires_grad and tensor._is_view():
+                self._written_into(tensor)
         if call.traced and any(t.requires_grad for t in outputs):
             self.coverage.count(node, call.name, call.kind, rule)
             self._uses(call)
@@ -281,6 +290,16 @@ class Trace(TorchFunctionMode):
             elif call.kind == "norm" and self.residuals and node_of(self.residuals[-1].output) is call.nodes[0]:
                 self.residuals[-1].normed = outputs[0]
         return outputs
+
+    def _written_into(self, view: Tensor) -> None:
+        """A tensor of which a view was overwritten is made of what was written there, too."""
+        base, node = view._base, node_of(view)
+        assert base is not None
+        old = getattr(base, "_whence", None)
+        if isinstance(old, Node) and old.batch is self.batch and old.kind != "discrete":
+            attach(base, self._node("structural", (node, old), old.axes))
+        else:  # it was empty
+            attach(base, self._node("structural", (node,), guess(base.shape, [(node.axes, view.shape)], self.batch)))
 
     def _uses(self, call: Call) -> None:
         """Count who reads a tensor; the second reader makes it a fan-out."""
@@ -296,7 +315,7 @@ class Trace(TorchFunctionMode):
 
     def _attention(self, call: Call, output: Tensor, record: AttentionRecord) -> None:
         node, record.output = node_of(output), output
-        self.asking |= {p for p in _asked(node) if record.shape[1] in self._constants[p].shape}
+        self.asking |= {p for p in asked(node) if record.shape[1] in self._constants[p].shape}
         self._mixers[node.seq] = len(self.attentions)
         for operand in node.parents:
             operand.claim(len(self.attentions))
@@ -324,9 +343,20 @@ class Trace(TorchFunctionMode):
         trunk, branch = (0, b) if a.seq < b.seq else (1, a)
         between = branch.between(a if trunk == 0 else b)
         if between is not None:
-            inside = sorted(self._mixers[n.seq] for n in between if n.seq in self._mixers)
             node_of(output).residual = True
-            self.residuals.append(Residual(call.tensors[trunk], call.tensors[1 - trunk], output, inside))
+            self.residuals.append(
+                Residual(call.tensors[trunk], call.tensors[1 - trunk], output, self._inside(between))
+            )
+        elif (earlier := beside(self.residuals, a, b)) is not None:
+            added = 1 if node_of(earlier.output) is a else 0
+            inside = self._inside((a, b)[added].between(node_of(earlier.trunk)) or [])
+            earlier.branch = call.tensors[added] if inside and not earlier.attentions else earlier.branch
+            earlier.attentions = sorted({*earlier.attentions, *inside})
+            earlier.output, node_of(output).residual = output, True
+
+    def _inside(self, nodes: list[Node]) -> list[int]:
+        """The attentions among some nodes, by index."""
+        return sorted(self._mixers[n.seq] for n in nodes if n.seq in self._mixers)
 
     def _check(self, call: Call) -> None:
         """Refuse gradient checkpointing: its recomputation would run without the rules."""
@@ -337,33 +367,6 @@ class Trace(TorchFunctionMode):
                 "recomputes it without the rules of the explanation. Switch checkpointing off (HuggingFace: "
                 "model.gradient_checkpointing_disable()) and explain again."
             )
-
-
-def _remember(result: Any, name: str, tensors: list[Tensor]) -> Any:
-    """Let what is made of parameters alone, but for weights, know them by ``id``."""
-    if isinstance(result, Tensor) and not any(result is t for t in tensors):
-        origins = _origins([tensors[ops.WEIGHING[name]]] if name in ops.WEIGHING else tensors)
-        if origins:
-            result._whence_made_of = origins  # type: ignore[attr-defined]  # as the node of a traced tensor
-    return result
-
-
-def _origins(tensors: list[Tensor]) -> frozenset[int]:
-    """The parameters that constants are, or are made of."""
-    out: set[int] = set()
-    for tensor in tensors:
-        parameter = getattr(tensor, "_whence_parameter", None)
-        out |= getattr(tensor, "_whence_made_of", frozenset() if parameter is None else {id(parameter)})
-    return frozenset(out)
-
-
-def _asked(node: Node) -> frozenset[int]:
-    """The parameters that the queries (or keys) of an attention are made of, if they depend on nothing else."""
-    if node.kind == "mix":
-        node = next(parent for parent in node.parents if parent.softmax is not None)
-        while node.kind not in ("linear", "matmul") and node.parents:
-            node = node.parents[0]
-    return node.made_of
 
 
 _KEEPING_VALUE = {"to", "float", "double", "type_as", "contiguous", "clone", "bfloat16", "half"}
@@ -379,6 +382,8 @@ def _inherit(call: Call, node: Node) -> None:
         node.softmax = node.axes[dim if isinstance(dim, int) else -1]
     elif kind in ("structural", "identity", "scale", "selecting"):
         node.softmax, node.mixed, node.learned = main.softmax, main.mixed, main.learned
+    elif kind == "linear" and main.softmax in node.axes:  # heads that are mixed (talking heads): weights of keys still
+        node.softmax = main.softmax
     node.mixed = node.mixed or kind in ("mix", "attention")
     node.projection = kind == "linear" and main.mixed
     twins = kind == "add" and len(node.parents) == 2 and main.root is node.parents[1].root
@@ -394,3 +399,8 @@ def _inherit(call: Call, node: Node) -> None:
 
 def _saved_tensor_hooks() -> Any:
     return torch._C._autograd._top_saved_tensors_default_hooks(True)
+
+
+def _is_stretch(index: Any) -> bool:
+    """Whether an index makes a view, not a copy."""
+    return all(item is None or isinstance(item, int | slice | type(...)) for item in (index if isinstance(index, tuple) else (index,)))

@@ -102,7 +102,7 @@ class GenericAttention(AttentionLevel):
 
     def update(self, mine: State, read: State, A: Tensor, queries: Dim, keys: Dim) -> State:
         """What an attention does to the state of its queries: eq. 6, 7, 10 and 11."""
-        if queries == keys:
+        if queries == keys or queries not in mine or keys not in read:  # or tokens made of those of other streams
             return accumulate(mine, read, A, queries, keys)
         others = {stream: R for stream, R in read.items() if stream != keys}
         new = accumulate(mine, others, A, queries, keys)

@@ -38,10 +38,11 @@ class InputLevel(Method):
 
     def read(self, run: Run) -> Reading:
         """``[batch, tokens]``: relevance at the chosen place; relevance entering each block besides."""
-        places = self.places(run)
+        places, streams = self.places(run), [t for t, _ in entries(run)]
         carried = run.rulebook.phase is not None
-        found = [precise(t) for t in run.backward(places, relevance=carried)]
-        layers = run.settle(gradient=not carried, end=places[0])
+        ends = [*places, *(t for t in streams if not any(t is place for place in places))]
+        found = [precise(t) for t in run.backward(ends, relevance=carried)[: len(places)]]
+        layers = run.settle(gradient=not carried, end=places[0], entries=streams)
         if not carried:
             found = [g * precise(t.detach()) for g, t in zip(found, places, strict=True)]
         return self.reading(run, places, found, layers)

@@ -191,7 +191,7 @@ class LibraGrad(InputLevel):
         places = self.places(run)
         tokens = {id(t): dim for t, dim in entries(run)} | {id(places[0]): run.tokens()}
         gradients, biases = run.rulebook.biases.backward(run, [(t, tokens[id(t)]) for t in places])
-        layers = run.settle(gradient=True, end=places[0])
+        layers = run.settle(gradient=True, end=places[0], entries=[t for t, _ in entries(run)])
         relevances = [precise(g) * precise(t.detach()) for g, t in zip(gradients, places, strict=True)]
         reading = self.reading(run, places, relevances, layers)
         if self.readout == "full-grad-plus":

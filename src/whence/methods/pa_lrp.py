@@ -5,7 +5,7 @@ lost in constants. Here it is kept, as in `attn-lrp` but for these:
 
 - **added embeddings** ``z = E + P`` (learned, sinusoidal): ``R_P = P dy/dz`` beside ``R_E = E dy/dz``. Read at
   ``"position"`` (the default) both are part of what enters the first block; read at ``"token"`` or ``"pixel"``, ``R_P``
-  is added: to the token, or spread evenly over the pixels of the patch;
+  is added: to the token, or spread evenly over the pixels of the patch. So is what a model adds later, between blocks;
 - **rotations** ``q cos + rot(q) sin`` of queries and keys: each product gives half to the vector and half to the
   rotation (the epsilon rule on the sum leaves the gradient as it is);
 - **biases** added to attention scores (ALiBi, T5's relative positions): ``R_b = b dy/ds``, to the key. (The paper has
@@ -36,7 +36,7 @@ from torch import Tensor
 
 from ..axes import Dim, per_token, precise
 from ..call import Call
-from ..errors import MethodError
+from ..errors import MethodError, ModelError
 from ..node import Node, attach, node_of
 from ..rules import gradient as rules
 from ..run import Rulebook, Run
@@ -164,6 +164,12 @@ class PALRP(InputLevel):
 
     def places(self, run: Run) -> list[Tensor]:
         """Where the method reads; with tokens alone, also at positions that the user gave the model by number."""
+        if run.windowed():
+            raise ModelError(
+                f"The model's attention is inside windows of its tokens, or over merged tokens, whose positions "
+                f"'{self.name}' does not follow. Methods that give positions no relevance of their own "
+                "(attn-lrp, conservative-lrp) work."
+            )
         self._positions.tokens = run.tokens()
         numbered = [s.tensor for s in run.trace.sources if s.embedded and "position" in s.name]
         return super().places(run) + (numbered if self.at == "token" else [])
@@ -176,7 +182,7 @@ class PALRP(InputLevel):
         reading = super().reading(run, places[:own], relevances[:own], layers)
         first = node_of(run.position("position")).seq
         inside = [COUNTED[self.positions](R) for R in self._positions.inside.values()]
-        added = [R for seq, R in self._positions.added if seq <= first and self.at != "position"]
+        added = [R for seq, R in self._positions.added if seq > first or self.at != "position"]
         numbered = [run.per_token(R, node_of(t).axes) for t, R in zip(places[own:], relevances[own:], strict=True)]
         for R in [*inside, *added, *numbered]:
             reading.scores = reading.scores + _spread(run, reading, R)

@@ -29,14 +29,14 @@ def conserves(rule: Callable[[Call], Any]) -> Callable[[Call], Any]:
 def detach_heads(call: Call) -> Any:
     """Attention heads (Ali et al. 2022, sec. 3.1): ``y_j = sum_i x_i sg(p_ij)``. Only the values get relevance.
 
-    A fused kernel stays fused: with ``sg(q)`` and ``sg(k)`` it *is* this rule, in memory linear in the sequence.
+    A fused kernel stays fused: with ``sg(q)`` and ``sg(k)`` it *is* this rule, in memory linear in the sequence. So is
+    ``sg(mask)``: a bias may depend on the input, too.
     """
     if call.kind == "attention":
         value = call.argument(2, "value")
-        call.blocked |= {id(t) for t in call.tensors[:2] if t is not value}
-        names = ("query", "key")
-        args = [t.detach() if i < 2 else t for i, t in enumerate(call.args)]
-        kwargs = {k: v.detach() if k in names else v for k, v in call.kwargs.items()}
+        call.blocked |= {id(t) for t in call.traced if t is not value}
+        args = [t.detach() if isinstance(t, Tensor) and i != 2 else t for i, t in enumerate(call.args)]
+        kwargs = {k: t.detach() if isinstance(t, Tensor) and k != "value" else t for k, t in call.kwargs.items()}
         return call.func(*args, **kwargs)
     softmax = {id(t) for t, n in zip(call.tensors, call.nodes, strict=True) if n is not None and n.softmax is not None}
     return call.run(*(t.detach() if id(t) in softmax else t for t in call.traced))

@@ -200,7 +200,9 @@ class Rules:
         """A residual addition: eq. 1, normalised by :func:`share`."""
         contributions = list(self.deep_taylor(op, R))
         if len(contributions) == 2:
-            contributions = share(contributions, R, op.sums, self.eps)
+            whole = [c.reshape((1,) * (R.dim() - c.dim()) + c.shape) for c in contributions]  # of one that is broadcast
+            shared = share(whole, R, op.sums, self.eps)
+            return tuple(s.reshape(c.shape) for s, c in zip(shared, contributions, strict=True))
         return tuple(contributions)
 
     def add_constant(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:

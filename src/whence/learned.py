@@ -1,0 +1,37 @@
+"""Which parameters are tokens of the model's own, such as DETR's queries: those that an attention's queries are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from . import operations as ops
+from .node import Node
+
+
+def remember(result: Any, name: str, tensors: list[Tensor]) -> Any:
+    """Let what is made of parameters alone, but for weights, know them by ``id``."""
+    if isinstance(result, Tensor) and not any(result is t for t in tensors):
+        found = origins([tensors[ops.WEIGHING[name]]] if name in ops.WEIGHING else tensors)
+        if found:
+            result._whence_made_of = found  # type: ignore[attr-defined]  # as the node of a traced tensor
+    return result
+
+
+def origins(tensors: list[Tensor]) -> frozenset[int]:
+    """The parameters that constants are, or are made of."""
+    out: set[int] = set()
+    for tensor in tensors:
+        parameter = getattr(tensor, "_whence_parameter", None)
+        out |= getattr(tensor, "_whence_made_of", frozenset() if parameter is None else {id(parameter)})
+    return frozenset(out)
+
+
+def asked(node: Node) -> frozenset[int]:
+    """The parameters that the queries (or keys) of an attention are made of, if they depend on nothing else."""
+    if node.kind == "mix":
+        node = next(parent for parent in node.parents if parent.softmax is not None)
+        while node.kind not in ("linear", "matmul") and node.parents:
+            node = node.parents[0]
+    return node.made_of
