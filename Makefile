@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # one process per core, each with one thread
 JOBS ?= auto
 
-.PHONY: test test-slow lint types bench demo clean
+.PHONY: test test-slow lint types bench conformance conformance-timm demo clean
 
 $(READY): pyproject.toml constraints.txt
 	@echo "Installing into $(VENV) (the first time takes a few minutes)"
@@ -34,9 +34,20 @@ bench: $(READY)
 	@echo "Measuring cost (about half an hour)"
 	@$(BIN)/python benchmarks/cost.py
 
+conformance: $(READY)
+	@echo "Every method on every family (about ten minutes); writes docs/architectures.md"
+	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error $(BIN)/python -m conformance.run --write
+
+# timm needs torchvision and the newest torch, several gigabytes: an environment of its own, and no part in CI
+conformance-timm:
+	@echo "Installing timm into .venv-timm (several gigabytes)"
+	@test -x .venv-timm/bin/python || $(PYTHON) -m venv .venv-timm
+	@.venv-timm/bin/python -m pip install --quiet --disable-pip-version-check timm -e ".[captum,flow]"
+	@OMP_NUM_THREADS=1 .venv-timm/bin/python -m conformance.timm_matrix
+
 demo: $(READY)
 	@echo "Explaining sentences and pictures with the models that come with Whence"
 	@$(BIN)/whence demo --no-open
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-timm build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -33,7 +33,7 @@ def table(rows: list[Row]) -> str:
 
 
 def _line(r: Row) -> str:
-    marks = {True: "yes", False: "**no**", None: "–"}
+    marks = {True: "yes", False: "**no**", None: "-"}
     applied = sum(not why for why in r.methods.values())
     first = [r.family.name, r.seen.get("attentions", "?"), r.seen.get("streams", "?")]
     checks = [marks[r.passed.get(name)] for name in ("forward", "batch", "padding", "eager = sdpa")]
@@ -58,10 +58,11 @@ Made by `make conformance`, not by hand: a tiny seeded model of each family, fro
 - **attentions, streams**: what the trace found, which is what the configuration says there are. Streams with their
   numbers of tokens.
 - **traced = plain**: the traced forward has the value of the plain one.
-- **batch, padding, eager = SDPA**: `conservative-lrp`, `gradient-x-input`, `generic-attention` and `rollout`, where they
-  apply, give the same scores alone and in a batch, with and without padding (whose scores are 0), and with either
-  implementation of attention. –: the family has no padding mask, or one implementation.
-- **books off by**: how far the ledger of `conservative-lrp` fails to account for relevance, relative to the largest sum.
+- **batch, padding, eager = SDPA**: `conservative-lrp`, `gradient-x-input`, `generic-attention` and `rollout`, where
+  they apply, give the same scores alone and in a batch, with and without padding (whose scores are 0), and with either
+  implementation of attention. A dash: the family has no padding mask, or one implementation.
+- **books off by**: how far the ledger of `conservative-lrp` fails to account for relevance, relative to the largest
+  sum.
 - **coverage**: the share of operations with a rule under `conservative-lrp`.
 - **methods**: how many apply; which do not, and why, stands at the end.
 """

@@ -13,7 +13,8 @@ SOURCE = Path(whence.__file__).parent
 
 #: from the ground up: a module imports only what stands before it
 ORDER = [
-    "errors", "extras", "progress", "magnitudes", "axes", "node", "call", "coverage", "operations", "kinds",
+    "errors", "extras", "progress", "magnitudes", "einsum", "axes", "node", "custom", "call", "coverage",
+    "operations", "learned", "kinds",
     "attention", "propagate", "ledger", "trace", "target", "diagnosis", "run", "streams", "blocks", "biases", "rollup",
     "relations", "rules", "rules.linear", "rules.gradient", "rules.relevance", "methods", "words", "origin", "view",
     "render", "files", "store", "arithmetic", "result", "views", "explanation", "explain", "inputs", "mapping",

@@ -54,3 +54,19 @@ def test_inputs_that_are_read_as_one_sequence_are_told_apart():
     e = whence.explain(model, inputs | {"visual_attention_mask": torch.ones(2, 5)})
     assert {name: s.shape for name, s in e.streams.items()} == {"text": (2, 7), "image": (2, 5)}
     assert torch.equal(torch.cat(list(e.streams.values()), 1), e.scores)
+
+
+def test_of_a_text_and_a_picture_each_can_be_read_alone():
+    """ViLT puts both in one row of tokens; at the words there are only words, at the pixels only pixels."""
+    torch.manual_seed(0)
+    config = hf.ViltConfig(
+        vocab_size=60, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=24, image_size=16,
+        patch_size=8, num_labels=3, max_position_embeddings=20, max_image_length=4,
+    )  # fmt: skip
+    model = hf.ViltForQuestionAnswering(config).double().eval()
+    inputs = {"input_ids": tiny.ids(1, 5), "pixel_values": torch.randn(1, 3, 16, 16, dtype=torch.float64)}
+    for at, streams in [
+        ("position", {"text": 5, "image": 5}), ("token", {"text": 5}), ("pixel", {"image": 256}),
+    ]:  # fmt: skip
+        e = whence.explain(model, inputs, "gradient-x-input", 1, at=at)
+        assert {name: s.shape[1] for name, s in e.streams.items()} == streams

@@ -296,7 +296,7 @@ def test_a_weight_that_depends_on_the_input_is_not_taken_for_a_constant(method):
 class Custom(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
-        return x * 3
+        return (x * 3).round(decimals=9)  # without a derivative, so that it cannot be looked into
 
     @staticmethod
     def backward(ctx, g):

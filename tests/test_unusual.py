@@ -313,3 +313,123 @@ def test_attention_without_a_softmax_is_explained_at_the_input(method):
     assert e.scores.shape == (2, 7)
     alone = whence.explain(model, {"input_ids": INPUTS["input_ids"][:1]}, method, 1)
     close(e.scores[:1], alone.scores)
+
+
+class Kernel(torch.autograd.Function):
+    """As the flash-attn package: forward and backward are its own."""
+
+    @staticmethod
+    def forward(ctx, q, k, v):
+        ctx.save_for_backward(q, k, v)
+        return torch.from_numpy((probabilities(q, k) @ v).detach().numpy())
+
+    @staticmethod
+    def backward(ctx, g):
+        with torch.enable_grad():
+            inputs = [t.detach().requires_grad_() for t in ctx.saved_tensors]
+            q, k, v = inputs
+            return torch.autograd.grad(probabilities(q, k) @ v, inputs, g)
+
+
+@torch.library.custom_op("whence_tests::fused_attention", mutates_args=())
+def library_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return probabilities(q, k) @ v
+
+
+library_attention.register_autograd(
+    lambda ctx, g: Kernel.backward(ctx, g), setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs)
+)
+
+
+class OwnKernel(Attention):
+    def mix(self, q, k, v):
+        return Kernel.apply(q, k, v)
+
+
+class OwnOperation(Attention):
+    def mix(self, q, k, v):
+        return torch.ops.whence_tests.fused_attention(q, k, v)
+
+
+@pytest.mark.parametrize("kernel", [OwnKernel, OwnOperation])
+@pytest.mark.parametrize("method", READING_MAPS)
+def test_attention_inside_a_kernel_is_named_with_the_way_round_it(kernel, method):
+    name = "Kernel" if kernel is OwnKernel else "fused_attention"
+    with pytest.raises(whence.ModelError, match=rf"{name}.*attn_implementation"):
+        whence.explain(Model(kernel), INPUTS, method, 1)
+
+
+@pytest.mark.parametrize("kernel", [OwnKernel, OwnOperation])
+def test_gradients_pass_a_kernel_and_rules_do_not(kernel):
+    a, b = (whence.explain(Model(cls), INPUTS, "gradient-x-input", 1).scores for cls in (kernel, Attention))
+    close(a, b)
+    with pytest.warns(whence.WhenceWarning, match="differentiated plainly"):
+        e = whence.explain(Model(kernel), INPUTS, "conservative-lrp", 1)
+    assert sum(e.coverage.plain.values()) == 2
+    close(e.scores, whence.explain(Model(), INPUTS, "conservative-lrp", 1, heads=False).scores)
+
+
+class Fused(torch.autograd.Function):
+    """A norm of somebody's own."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.from_numpy(F.layer_norm(x, (WIDTH,)).detach().numpy())
+
+    @staticmethod
+    def backward(ctx, g):
+        with torch.enable_grad():
+            x = ctx.saved_tensors[0].detach().requires_grad_()
+            return torch.autograd.grad(F.layer_norm(x, (WIDTH,)), x, g)[0]
+
+
+def test_a_kernel_that_is_no_attention_hides_none():
+    model = Model()
+    model.norms[0].forward = Fused.apply
+    a, b = (whence.explain(m, INPUTS, "generic-attention", 1).scores for m in (model, Model()))
+    close(a, b)
+
+
+class StateSpace(nn.Module):
+    """A diagonal state space, step by step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.decay, self.into, self.out = (
+            nn.Parameter(torch.rand(WIDTH)),
+            nn.Linear(WIDTH, WIDTH),
+            nn.Linear(WIDTH, WIDTH),
+        )
+
+    def forward(self, x):
+        state, states = torch.zeros_like(x[:, 0]), []
+        for step in self.into(x).unbind(1):
+            state = state * self.decay.sigmoid() + step
+            states.append(state)
+        return self.out(torch.stack(states, 1))
+
+
+class Convolution(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Conv1d(WIDTH, WIDTH, 3, padding=1)
+
+    def forward(self, x):
+        return self.inner(x.mT).mT
+
+
+@pytest.mark.parametrize("mixer", [StateSpace, Convolution])
+def test_models_without_attention(mixer):
+    model = Model(mixer)
+    for method in READING_MAPS:
+        with pytest.raises(whence.ModelError, match="no attention that could be seen"):
+            whence.explain(model, INPUTS, method, 1)
+    for method in ("conservative-lrp", "gradient-x-input"):
+        e = whence.explain(model, INPUTS, method, 1)
+        alone = whence.explain(model, {"input_ids": INPUTS["input_ids"][:1]}, method, 1)
+        assert e.scores.shape == (2, 7)
+        close(e.scores[:1], alone.scores)
+    e = whence.explain(model, INPUTS, "conservative-lrp", 1)
+    assert not e.coverage.plain
+    assert float(e.ledger.imbalance.abs().max()) < 1e-9

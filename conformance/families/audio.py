@@ -75,13 +75,12 @@ listener(
 listener("HuBERT", "Hubert", mask=True, feat_extract_norm="layer", do_stable_layer_norm=True, conv_bias=True)
 listener("WavLM", "WavLM", mask=False, implementations=("eager",), num_buckets=8, max_bucket_distance=16)
 add(
-    "AST", GROUP, attentions=2, streams={"image": 8}, inputs=lambda n: {"input_values": torch.randn(n, 24, 16)},
+    "AST", GROUP, attentions=2, streams={"input": 8}, inputs=lambda n: {"input_values": torch.randn(n, 24, 16)},
     build=partial(
         make, model="ASTForAudioClassification", config="ASTConfig", hidden_size=16, num_hidden_layers=2,
         num_attention_heads=4, intermediate_size=24, patch_size=8, frequency_stride=8, time_stride=8, max_length=24,
         num_mel_bins=16, num_labels=3, initializer_range=0.3,
     ),
-    note="its spectrogram is read as a picture",
 )  # fmt: skip
 listener("SEW", "SEW", mask=False, streams={"input": 4}, inputs=partial(sound, length=99), squeeze_factor=2)
 listener("UniSpeech", "UniSpeech", mask=False)
@@ -90,7 +89,8 @@ listener(
     "Wav2Vec2-Conformer", "Wav2Vec2Conformer", mask=False, feat_extract_norm="layer", conv_bias=True,
     conv_depthwise_kernel_size=3,
 )  # fmt: skip
-speech = {k: v for k, v in LISTENING.items() if k not in ("num_hidden_layers", "num_attention_heads", "intermediate_size")}
+DEPTH = ("num_hidden_layers", "num_attention_heads", "intermediate_size")
+speech = {k: v for k, v in LISTENING.items() if k not in DEPTH}
 add(
     "SpeechT5", GROUP, attentions=6, streams={"input": 7, "text": 5}, target=word, implementations=("eager",),
     inputs=lambda n: {**sound(n), "decoder_input_ids": ids(n, 5)},
@@ -119,4 +119,30 @@ add(
         num_attention_heads=[2, 2], patch_embeds_hidden_size=8, num_hidden_layers=2,
     ),
     note="its spectrogram is read as a picture",
+)  # fmt: skip
+listener("UniSpeech-SAT", "UniSpeechSat", mask=False)
+listener(
+    "SEW-D", "SEWD", mask=False, streams={"input": 4}, inputs=partial(sound, length=99), squeeze_factor=2,
+    implementations=("eager",), position_buckets=8, max_position_embeddings=16,
+    note="its softmax is an autograd function of its own, into which nothing is seen",
+)  # fmt: skip
+add(
+    "Wav2Vec2-BERT", GROUP, attentions=2, streams={"input": 7},
+    inputs=lambda n: {"input_features": torch.randn(n, 7, 8)}, implementations=("eager",),
+    build=partial(
+        stir, model="Wav2Vec2BertForSequenceClassification", config="Wav2Vec2BertConfig", hidden_size=16,
+        num_hidden_layers=2, num_attention_heads=4, intermediate_size=24, feature_projection_input_dim=8,
+        conv_depthwise_kernel_size=3, left_max_position_embeddings=8, right_max_position_embeddings=8,
+        classifier_proj_size=8, num_labels=3, apply_spec_augment=False,
+    ),
+)  # fmt: skip
+add(
+    "Speech2Text", GROUP, attentions=6, streams={"input": 7, "text": 5}, target=word, implementations=("eager",),
+    inputs=lambda n: {"input_features": torch.randn(n, 28, 8), "decoder_input_ids": ids(n, 5)},
+    build=partial(
+        stir, model="Speech2TextForConditionalGeneration", config="Speech2TextConfig", vocab_size=VOCABULARY,
+        d_model=16, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4,
+        encoder_ffn_dim=24, decoder_ffn_dim=24, max_source_positions=40, max_target_positions=20,
+        num_conv_layers=2, conv_kernel_sizes=[3, 3], conv_channels=16, input_feat_per_channel=8, input_channels=1,
+    ),
 )  # fmt: skip

@@ -33,7 +33,13 @@ def build(implementation: str, *, model: str, config: str, without: tuple[str, .
 
 
 def decoder(
-    name: str, prefix: str, parts: dict[str, Any] | None = None, *, head: str = "ForCausalLM", config: str = "", **options: Any
+    name: str,
+    prefix: str,
+    parts: dict[str, Any] | None = None,
+    *,
+    head: str = "ForCausalLM",
+    config: str = "",
+    **options: Any,
 ) -> None:
     """Add a language model of two layers that reads seven tokens: two attentions."""
     add(name, GROUP, **{
@@ -43,6 +49,7 @@ def decoder(
     })  # fmt: skip
 
 
+HYBRID: dict[str, Any] = {"attentions": 1, "note": "attention maps say nothing of its layers without attention"}
 EAGER: dict[str, Any] = {"implementations": ("eager",)}  # transformers has no fused attention for these
 PLAIN = ("num_key_value_heads", "head_dim")  # configurations that do not know grouped heads
 LOOP: dict[str, Any] = {"experts_implementation": "eager"}  # the default, a grouped product, knows no float64
@@ -113,12 +120,12 @@ decoder("Mamba-2", "Mamba2", {"attentions": 0, **EAGER}, without=PLAIN, num_head
 decoder("Falcon Mamba", "FalconMamba", {"attentions": 0, **EAGER}, without=PLAIN)
 decoder("RWKV", "Rwkv", {"attentions": 0, **EAGER, "note": "without its cache, which it overwrites"}, without=PLAIN,
         use_cache=False)  # fmt: skip
-decoder("RecurrentGemma", "RecurrentGemma", {"attentions": 1}, num_hidden_layers=3)
-decoder("Jamba", "Jamba", {"attentions": 1}, **LOOP, attn_layer_period=2, attn_layer_offset=1, num_experts=2,
+decoder("RecurrentGemma", "RecurrentGemma", HYBRID, num_hidden_layers=3)
+decoder("Jamba", "Jamba", HYBRID, **LOOP, attn_layer_period=2, attn_layer_offset=1, num_experts=2,
         num_experts_per_tok=1, use_mamba_kernels=False, mamba_d_state=4, mamba_dt_rank=4)  # fmt: skip
-decoder("Bamba", "Bamba", {"attentions": 1}, attn_layer_indices=[1], mamba_n_heads=8, mamba_d_head=4,
+decoder("Bamba", "Bamba", HYBRID, attn_layer_indices=[1], mamba_n_heads=8, mamba_d_head=4,
         mamba_d_state=4, mamba_n_groups=1, mamba_chunk_size=4)  # fmt: skip
-decoder("LFM2", "Lfm2", {"attentions": 1}, layer_types=["conv", "full_attention"])
-decoder("Qwen3-Next", "Qwen3Next", {"attentions": 1}, **EXPERTS, shared_expert_intermediate_size=8,
+decoder("LFM2", "Lfm2", HYBRID, layer_types=["conv", "full_attention"])
+decoder("Qwen3-Next", "Qwen3Next", HYBRID, **EXPERTS, shared_expert_intermediate_size=8,
         layer_types=["linear_attention", "full_attention"], linear_key_head_dim=4, linear_value_head_dim=4,
         linear_num_key_heads=2, linear_num_value_heads=4)  # fmt: skip

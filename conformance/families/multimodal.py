@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -65,6 +64,15 @@ def last(outputs: Any) -> Tensor:
     return found
 
 
+def dual(implementation: str) -> nn.Module:
+    """An encoder of pictures and one of texts."""
+    towers = (PICTURE | {"model_type": "vit"}, WORDS | {"model_type": "bert"})
+    config = hf.VisionTextDualEncoderConfig(
+        vision_config=towers[0], text_config=towers[1], projection_dim=16, attn_implementation=implementation
+    )
+    return stirred(hf.VisionTextDualEncoderModel(config))
+
+
 # -- two towers: pictures and texts meet at the end --------------------------------------------------------------
 
 TWO = {"image": 10, "text": 7}
@@ -80,10 +88,16 @@ one(
 one("Chinese-CLIP", 4, TWO, "ChineseCLIPModel", config="ChineseCLIPConfig", options=TOWERS, inputs=pictured,
     target=pair, **PADDED_TEXT)  # fmt: skip
 one("CLIPSeg", 5, {"image": 10, "text": 7}, "CLIPSegForImageSegmentation", config="CLIPSegConfig",
-    options=TOWERS | {"extract_layers": [0], "reduce_dim": 8, "decoder_num_attention_heads": 2, "decoder_intermediate_size": 12},
+    options=TOWERS | {"extract_layers": [0], "reduce_dim": 8, "decoder_num_attention_heads": 2,
+    "decoder_intermediate_size": 12},
     inputs=pictured, target=lambda o: o.logits.flatten(1).mean(1))  # fmt: skip
 one("OWL-ViT", 4, {"image": 10, "text": 7}, "OwlViTForObjectDetection", config="OwlViTConfig", options=TOWERS,
     inputs=pictured, target=lambda o: o.logits[:, 2, 0])  # fmt: skip
+
+add(
+    "ViT and BERT", GROUP, attentions=4, streams=TWO, inputs=pictured, target=pair, build=dual, **PADDED_TEXT,
+    note="any encoder of pictures beside any of texts",
+)  # fmt: skip
 
 # -- one tower, or attention between two ---------------------------------------------------------------------------
 
@@ -130,7 +144,9 @@ class Answers(nn.Module):
         super().__init__()
         self.inner = inner
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, pixel_values: Tensor, decoder_input_ids: Tensor) -> Any:
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, pixel_values: Tensor, decoder_input_ids: Tensor
+    ) -> Any:
         """Logits of the answer."""
         picture = self.inner.vision_model(pixel_values)[0]
         question = self.inner.text_encoder(input_ids, attention_mask, encoder_hidden_states=picture)[0]
@@ -183,7 +199,7 @@ one("FLAVA", 6, {"image": 10, "text": 7}, "FlavaModel", config="FlavaConfig", in
     implementations=("eager",), target=lambda o: o.multimodal_embeddings[:, 0, 1])  # fmt: skip
 one(
     "PaliGemma", 4, {"image": 9, "text": 16}, "PaliGemmaForConditionalGeneration", config="PaliGemmaConfig",
-    inputs=between, target=last,
+    inputs=lambda n: {**between(n), "token_type_ids": torch.zeros(n, 16, dtype=torch.long)}, target=last,
     options={
         "text_config": LLAMA | {"model_type": "gemma", "head_dim": 4}, "projection_dim": 16, "image_token_id": IMAGE,
         "vision_config": PICTURE | {"model_type": "siglip_vision_model", "vision_use_head": False},
@@ -192,7 +208,8 @@ one(
 one(
     "SmolVLM", 4, {"image": 9, "text": 8}, "SmolVLMForConditionalGeneration", config="SmolVLMConfig", target=last,
     inputs=lambda n: {k: v[:, None] if v.dim() == 4 else v for k, v in between(n, 1).items()},
-    options={"text_config": LLAMA, "vision_config": PICTURE, "image_token_id": IMAGE, "scale_factor": 3, "pad_token_id": 0},
+    options={"text_config": LLAMA, "vision_config": PICTURE, "image_token_id": IMAGE, "scale_factor": 3,
+    "pad_token_id": 0},
     note="nine patches become one token",
 )  # fmt: skip
 one(
@@ -200,12 +217,15 @@ one(
     implementations=("eager",), options=WORDS | {"vision_config": PICTURE},
 )  # fmt: skip
 one(
-    "BLIP-2", 7, {"image": 10, "queries": 3, "text": 10}, "Blip2ForConditionalGeneration", config="Blip2Config", inputs=partial(between, patches=3),
+    "BLIP-2", 7, {"image": 10, "queries": 3, "text": 10}, "Blip2ForConditionalGeneration", config="Blip2Config",
+    inputs=partial(between, patches=3),
     target=last,
     options={
-        "vision_config": PICTURE, "qformer_config": WIDTH | {"encoder_hidden_size": 16, "cross_attention_frequency": 2},
+        "vision_config": PICTURE, "qformer_config": WIDTH | {"encoder_hidden_size": 16,
+        "cross_attention_frequency": 2},
         "text_config": {
-            "model_type": "opt", "vocab_size": VOCABULARY, "hidden_size": 16, "word_embed_proj_dim": 16, "ffn_dim": 24, "num_hidden_layers": 2,
+            "model_type": "opt", "vocab_size": VOCABULARY, "hidden_size": 16, "word_embed_proj_dim": 16,
+            "ffn_dim": 24, "num_hidden_layers": 2,
             "num_attention_heads": 4, "max_position_embeddings": 40, "pad_token_id": 0,
         },
         "num_query_tokens": 3, "image_token_index": IMAGE, "image_text_hidden_size": 16,
@@ -222,16 +242,21 @@ one(
     note="a head of its picture encoder is 64 wide",
 )  # fmt: skip
 one(
-    "X-CLIP", 8, {"image": 10, "text": 7}, "XCLIPModel", config="XCLIPConfig", target=lambda o: o.logits_per_video.diagonal(),
-    inputs=lambda n: {**text(n), "pixel_values": torch.randn(n, 2, 3, 12, 12)}, options=TOWERS | {"prompt_layers": 1, "prompt_num_attention_heads": 2,
-    "vision_config": PICTURE | {"num_frames": 2, "mit_hidden_size": 16, "mit_intermediate_size": 24, "mit_num_attention_heads": 4}},
+    "X-CLIP", 8, {"image": 2, "text": 7}, "XCLIPModel", config="XCLIPConfig",
+    target=lambda o: o.logits_per_video.diagonal(),
+    inputs=lambda n: {**text(n), "pixel_values": torch.randn(n, 2, 3, 12, 12)},
+    options=TOWERS | {"prompt_layers": 1, "prompt_num_attention_heads": 2,
+    "vision_config": PICTURE | {"num_frames": 2, "mit_hidden_size": 16, "mit_intermediate_size": 24,
+    "mit_num_attention_heads": 4}},
+    note="two frames; scores are read at the input, as messages between frames go round its tokens",
 )  # fmt: skip
 
 
 def written(implementation: str, decoder: str, **options: Any) -> nn.Module:
     """A ViT that reads, a decoder that writes."""
     config = hf.VisionEncoderDecoderConfig(
-        encoder=PICTURE | {"model_type": "vit"}, decoder={"model_type": decoder, "is_decoder": True, "add_cross_attention": True} | options,
+        encoder=PICTURE | {"model_type": "vit"}, decoder={"model_type": decoder, "is_decoder": True,
+        "add_cross_attention": True} | options,
         decoder_start_token_id=1, pad_token_id=0,
     )  # fmt: skip
     config._attn_implementation = implementation
@@ -246,12 +271,37 @@ def writing(samples: int) -> Inputs:
 add(
     "TrOCR", GROUP, attentions=6, streams={"image": 10, "text": 5}, inputs=writing, target=last,
     implementations=("eager",),
-    build=partial(written, decoder="trocr", vocab_size=VOCABULARY, d_model=16, decoder_layers=2, decoder_attention_heads=4,
+    build=partial(written, decoder="trocr", vocab_size=VOCABULARY, d_model=16, decoder_layers=2,
+    decoder_attention_heads=4,
     decoder_ffn_dim=24, max_position_embeddings=40, cross_attention_hidden_size=16, pad_token_id=0),
 )  # fmt: skip
 add(
     "ViT and GPT-2", GROUP, attentions=6, streams={"image": 10, "text": 5}, inputs=writing, target=last,
     build=partial(written, decoder="gpt2", vocab_size=VOCABULARY, n_embd=16, n_layer=2, n_head=4, n_positions=40),
+)  # fmt: skip
+
+
+def donut(implementation: str) -> nn.Module:
+    """Donut's windows that read, an mBART that writes."""
+    config = hf.VisionEncoderDecoderConfig(
+        encoder={
+            "model_type": "donut-swin", "image_size": 16, "patch_size": 4, "embed_dim": 8, "depths": [1, 1],
+            "num_heads": [2, 2], "window_size": 2,
+        },
+        decoder=WORDS | {
+            "model_type": "mbart", "is_decoder": True, "add_cross_attention": True, "d_model": 16, "decoder_layers": 2,
+            "decoder_attention_heads": 4, "decoder_ffn_dim": 24,
+        },
+        decoder_start_token_id=1, pad_token_id=0,
+    )  # fmt: skip
+    config._attn_implementation = implementation
+    return stirred(hf.VisionEncoderDecoderModel(config))
+
+
+add(
+    "Donut", GROUP, attentions=6, streams={"image": 16, "text": 5}, target=last,
+    inputs=lambda n: {**writing(n), **pixels(n, 16)}, implementations=("eager",), build=donut,
+    note="pictures are read in windows",
 )  # fmt: skip
 
 
@@ -270,13 +320,18 @@ one(
     options=LAYOUT | {"input_size": 12, "patch_size": 4, "coordinate_size": 3, "shape_size": 2, "visual_bbox": True},
 )  # fmt: skip
 one(
-    "CLAP", 4, {"image": 64, "text": 7}, "ClapModel", config="ClapConfig", target=lambda o: o.logits_per_audio.diagonal(),
-    inputs=lambda n: {**text(n), "input_features": torch.randn(n, 1, 32, 16), "is_longer": torch.zeros(n, 1, dtype=torch.bool)},
+    "CLAP", 4, {"image": 64, "text": 7}, "ClapModel", config="ClapConfig",
+    target=lambda o: o.logits_per_audio.diagonal(),
+    inputs=lambda n: {**text(n), "input_features": torch.randn(n, 1, 32, 16), "is_longer": torch.zeros(n, 1,
+    dtype=torch.bool)},
     implementations=("eager",), options={
-        "text_config": WORDS | {"projection_dim": 16}, "projection_dim": 16, "audio_config": {"window_size": 2, "num_mel_bins": 16, "spec_size": 32, "patch_size": 4, "patch_stride": [4, 4],
-        "hidden_size": 16, "patch_embeds_hidden_size": 8, "depths": [1, 1], "num_attention_heads": [2, 2], "num_hidden_layers": 2, "projection_dim": 16, "enable_fusion": False},
+        "text_config": WORDS | {"projection_dim": 16}, "projection_dim": 16, "audio_config": {"window_size": 2,
+        "num_mel_bins": 16, "spec_size": 32, "patch_size": 4, "patch_stride": [4, 4],
+        "hidden_size": 16, "patch_embeds_hidden_size": 8, "depths": [1, 1], "num_attention_heads": [2, 2],
+        "num_hidden_layers": 2, "projection_dim": 16, "enable_fusion": False},
     },
 )  # fmt: skip
+
 
 class Flat(nn.Module):
     """Qwen's vision models take the patches of all pictures in one row: here, each sample has its own."""
@@ -307,16 +362,20 @@ def patches(samples: int) -> Inputs:
 
 
 QWEN: dict[str, Any] = {
-    "text_config": LLAMA | {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 0]}}, "image_token_id": IMAGE, "vision_start_token_id": 3, "video_token_id": 2,
+    "text_config": LLAMA | {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1,
+    1, 0]}}, "image_token_id": IMAGE, "vision_start_token_id": 3, "video_token_id": 2,
 }  # fmt: skip
 QWEN["text_config"].pop("model_type")
 add(
     "Qwen2-VL", GROUP, attentions=4, streams={"image": 16, "text": 11}, inputs=patches, target=last,
     build=partial(flat, model="Qwen2VLForConditionalGeneration", config="Qwen2VLConfig", **QWEN, vision_config={
-        "depth": 2, "embed_dim": 16, "hidden_size": 16, "num_heads": 4, "mlp_ratio": 2, "patch_size": 4, "temporal_patch_size": 2, "spatial_merge_size": 2}),
+        "depth": 2, "embed_dim": 16, "hidden_size": 16, "num_heads": 4, "mlp_ratio": 2, "patch_size": 4,
+        "temporal_patch_size": 2, "spatial_merge_size": 2}),
 )  # fmt: skip
 add(
     "Qwen2.5-VL", GROUP, attentions=4, streams={"image": 16, "text": 11}, inputs=patches, target=last,
     build=partial(flat, model="Qwen2_5_VLForConditionalGeneration", config="Qwen2_5_VLConfig", **QWEN, vision_config={
-        "depth": 2, "hidden_size": 16, "out_hidden_size": 16, "num_heads": 4, "intermediate_size": 24, "patch_size": 4, "temporal_patch_size": 2, "spatial_merge_size": 2, "window_size": 64, "fullatt_block_indexes": [0, 1]}),
+        "depth": 2, "hidden_size": 16, "out_hidden_size": 16, "num_heads": 4, "intermediate_size": 24,
+        "patch_size": 4, "temporal_patch_size": 2, "spatial_merge_size": 2, "window_size": 64,
+        "fullatt_block_indexes": [0, 1]}),
 )  # fmt: skip

@@ -24,7 +24,8 @@ add(
     "PatchTST", GROUP, attentions=2, streams={"input": 6}, inputs=series,
     target=lambda o: o.prediction_logits[:, 1],
     build=partial(
-        build, model="PatchTSTForClassification", config="PatchTSTConfig", **NARROW, num_input_channels=1, context_length=24,
+        build, model="PatchTSTForClassification", config="PatchTSTConfig", **NARROW, num_input_channels=1,
+        context_length=24,
         patch_length=4, patch_stride=4, num_targets=3, use_cls_token=False, scaling=None,
     ),
 )  # fmt: skip
@@ -55,8 +56,10 @@ def location(outputs: Any) -> Tensor:
 
 
 FORECAST: dict[str, Any] = {
-    "prediction_length": 4, "context_length": 6, "lags_sequence": [1, 2], "num_time_features": 1, "d_model": 16, "encoder_layers": 2,
-    "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24,
+    "prediction_length": 4, "context_length": 6, "lags_sequence": [1, 2], "num_time_features": 1, "d_model": 16,
+    "encoder_layers": 2,
+    "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 24,
+    "decoder_ffn_dim": 24,
     "scaling": False,
 }  # fmt: skip
 for name, model, attentions, note in [
@@ -74,7 +77,8 @@ for name, model, attentions, note in [
 def decisions(samples: int) -> Inputs:
     """Five steps of states, actions and returns."""
     return {
-        "states": torch.randn(samples, 5, 3), "actions": torch.randn(samples, 5, 2), "rewards": torch.randn(samples, 5, 1),
+        "states": torch.randn(samples, 5, 3), "actions": torch.randn(samples, 5, 2), "rewards": torch.randn(samples,
+        5, 1),
         "returns_to_go": torch.randn(samples, 5, 1), "timesteps": torch.arange(5).repeat(samples, 1),
         "attention_mask": torch.ones(samples, 5, dtype=torch.long),
     }  # fmt: skip
@@ -84,7 +88,8 @@ add(
     "Decision Transformer", GROUP, attentions=2, streams={"input": 15}, inputs=decisions,
     target=lambda o: o.action_preds[:, -1, 0],
     build=partial(
-        build, model="DecisionTransformerModel", config="DecisionTransformerConfig", state_dim=3, act_dim=2, hidden_size=16,
+        build, model="DecisionTransformerModel", config="DecisionTransformerConfig", state_dim=3, act_dim=2,
+        hidden_size=16,
         max_ep_len=10, n_layer=2, n_head=4, n_positions=40,
     ),
     note="three tokens for each step",
@@ -124,10 +129,13 @@ add(
     ),
 )  # fmt: skip
 add(
-    "TimesFM", GROUP, attentions=2, streams={"input": 3}, inputs=lambda n: {"past_values": torch.randn(n, 24)},
+    "TimesFM", GROUP, attentions=2, streams={"input": 24}, inputs=lambda n: {"past_values": torch.randn(n, 24)},
     target=lambda o: o.mean_predictions[:, -1],
     build=partial(
-        build, model="TimesFmModelForPrediction", config="TimesFmConfig", patch_length=8, context_length=24, horizon_length=8,
-        hidden_size=16, intermediate_size=24, head_dim=4, num_attention_heads=4, num_hidden_layers=2, freq_size=3, quantiles=[0.5],
+        build, model="TimesFmModelForPrediction", config="TimesFmConfig", patch_length=8, context_length=24,
+        horizon_length=8,
+        hidden_size=16, intermediate_size=24, head_dim=4, num_attention_heads=4, num_hidden_layers=2, freq_size=3,
+        quantiles=[0.5],
     ),
+    note="its output is scaled by the mean and deviation of its input, which is therefore where scores are read",
 )  # fmt: skip

@@ -110,7 +110,8 @@ for name, options in {
     "nn.TransformerEncoder, sequence first": (False, False),
 }.items():
     add(
-        name, GROUP, attentions=2, streams={"text": 7}, inputs=text, target=first, implementations=("eager",), **PADDED_TEXT,
+        name, GROUP, attentions=2, streams={"text": 7}, inputs=text, target=first, implementations=("eager",),
+        **PADDED_TEXT,
         build=partial(plain, make=partial(Encoder, *options)),
     )  # fmt: skip
 

@@ -60,11 +60,43 @@ def writer(
 EAGER: dict[str, Any] = {"implementations": ("eager",)}  # transformers has no fused attention for these
 
 writer("T5", "T5", **T5)
-writer("T5 gated", "T5", **T5, feed_forward_proj="gated-gelu")
+writer("T5 v1.1", "T5", **T5, feed_forward_proj="gated-gelu")
 writer("BART", "Bart", **FAIRSEQ)
 writer("mBART", "MBart", **FAIRSEQ)
 writer("Marian", "Marian", head="MTModel", **FAIRSEQ)
 writer("Pegasus", "Pegasus", **FAIRSEQ)
 writer("M2M100", "M2M100", **FAIRSEQ)
 writer("mT5", "MT5", **T5)
-writer("UMT5", "UMT5", EAGER, **T5)
+writer("UMT5", "UMT5", **T5)
+writer("Switch Transformers", "SwitchTransformers", EAGER, **T5, num_experts=4, expert_capacity=16,
+       num_sparse_encoder_layers=1, num_sparse_decoder_layers=1)  # fmt: skip
+writer("LongT5", "LongT5", EAGER, **T5, encoder_attention_type="local", local_radius=2)
+LONG: dict[str, Any] = {k: v for k, v in FAIRSEQ.items() if k != "max_position_embeddings"}
+writer("LED", "LED", {**EAGER, "note": "its encoder's attention is inside windows, whose maps are not seen"}, **LONG,
+       max_encoder_position_embeddings=40, max_decoder_position_embeddings=40, attention_window=4)  # fmt: skip
+writer("Blenderbot", "Blenderbot", **FAIRSEQ)
+writer("Blenderbot small", "BlenderbotSmall", **FAIRSEQ)
+writer("PLBART", "PLBart", **FAIRSEQ)
+writer("MVP", "Mvp", EAGER, **FAIRSEQ)
+writer("NLLB-MoE", "NllbMoe", EAGER, **FAIRSEQ, num_experts=4, encoder_sparse_step=2, decoder_sparse_step=2,
+       expert_capacity=16, experts_implementation="eager")  # fmt: skip
+writer("BigBird-Pegasus", "BigBirdPegasus", EAGER, **FAIRSEQ, attention_type="original_full")
+writer("FSMT", "FSMT", EAGER, **FAIRSEQ, src_vocab_size=VOCABULARY, tgt_vocab_size=VOCABULARY, langs=["en", "de"])
+GEMMA: dict[str, Any] = {
+    "vocab_size": VOCABULARY, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4, "query_pre_attn_scalar": 4, "sliding_window": 4,
+    "max_position_embeddings": 40, "initializer_range": 0.3, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+
+
+def t5gemma(implementation: str) -> nn.Module:
+    """An encoder and a decoder with a configuration each."""
+    configuration = transformers.T5GemmaConfig(
+        encoder=GEMMA, decoder=GEMMA, vocab_size=VOCABULARY, tie_word_embeddings=False,
+        attn_implementation=implementation,
+    )  # fmt: skip
+    made: nn.Module = transformers.T5GemmaForConditionalGeneration(configuration)
+    return made
+
+
+writer("T5Gemma", "", {"build": t5gemma, **EAGER})

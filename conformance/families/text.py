@@ -59,11 +59,33 @@ READS_PADDING: dict[str, Any] = {"mask": "", "padded": {}, "note": "reads its pa
 encoder("ConvBERT", "ConvBert", {**EAGER, **READS_PADDING}, embedding_size=8, head_ratio=2, conv_kernel_size=3)
 encoder("SqueezeBERT", "SqueezeBert", EAGER, embedding_size=16)
 encoder("RoFormer", "RoFormer", EAGER, embedding_size=8)
-encoder("Nyströmformer", "Nystromformer", {  # of tokens to landmarks, between landmarks, of landmarks to tokens
-    "attentions": 6, "inputs": partial(text, tokens=8), "streams": {"text": 8}, **EAGER, **READS_PADDING,
-}, num_landmarks=4, segment_means_seq_len=8, conv_kernel_size=3)
+encoder(
+    "Nyströmformer",
+    "Nystromformer",
+    {  # of tokens to landmarks, between landmarks, of landmarks to tokens
+        "attentions": 6,
+        "inputs": partial(text, tokens=8),
+        "streams": {"text": 8},
+        **EAGER,
+        **READS_PADDING,
+        "note": "its answer depends on the batch: it divides by a maximum over all samples",
+    },
+    num_landmarks=4,
+    segment_means_seq_len=8,
+    conv_kernel_size=3,
+)
 encoder("FNet", "FNet", {"attentions": 0, "mask": "", "padded": {}, **EAGER})
-encoder("Funnel", "Funnel", EAGER, without=("num_hidden_layers",), block_sizes=[1, 1], d_model=16, n_head=4, d_head=4, d_inner=24)
+encoder(
+    "Funnel",
+    "Funnel",
+    EAGER,
+    without=("num_hidden_layers",),
+    block_sizes=[1, 1],
+    d_model=16,
+    n_head=4,
+    d_head=4,
+    d_inner=24,
+)
 encoder("I-BERT", "IBert", EAGER)
 encoder("EuroBERT", "EuroBert", num_key_value_heads=2)
 encoder("MegatronBERT", "MegatronBert", EAGER)

@@ -26,14 +26,14 @@ def make(implementation: str | dict[str, str], *, model: str, config: str, **opt
     return made
 
 
-def stir(implementation: str | dict[str, str], **options: Any) -> nn.Module:
+def stir(implementation: str | dict[str, str], gain: float = 1.2, **options: Any) -> nn.Module:
     """The same with weights drawn anew, for families whose own are too small, or zero, to tell tokens apart."""
     made = make(implementation, **options)
     with torch.no_grad():
         for parameter in made.parameters():
             if parameter.dim() > 1:
                 fan_in = parameter[0].numel()
-                parameter.normal_(0, 1.2 / math.sqrt(min(fan_in, 64)))
+                parameter.normal_(0, gain / math.sqrt(min(fan_in, 64)))
             else:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
     return made
@@ -42,12 +42,6 @@ def stir(implementation: str | dict[str, str], **options: Any) -> nn.Module:
 def first(outputs: Any) -> Tensor:
     """For a model without a head: a feature of its first token."""
     found: Tensor = outputs.last_hidden_state[:, 0, 1]
-    return found
-
-
-def one(outputs: Any) -> Tensor:
-    """For a model without a head: a feature, summed over its tokens."""
-    found: Tensor = outputs.last_hidden_state[..., 1].sum(1)
     return found
 
 
@@ -67,9 +61,7 @@ def classifier(name: str, attentions: int, streams: dict[str, int], prefix: str,
 
 classifier("ViT", 2, {"image": 17}, "ViT", **SMALL)
 classifier("DeiT", 2, {"image": 18}, "DeiT", **SMALL)
-classifier(
-    "DeiT, distilled", 2, {"image": 18}, "DeiT", model="DeiTForImageClassificationWithTeacher", **SMALL
-)
+classifier("DeiT, distilled", 2, {"image": 18}, "DeiT", model="DeiTForImageClassificationWithTeacher", **SMALL)
 dino = {k: v for k, v in SMALL.items() if k != "intermediate_size"}
 classifier("DINOv2", 2, {"image": 17}, "Dinov2", mlp_ratio=2, layerscale_value=1.0, **dino)
 classifier(
@@ -118,9 +110,7 @@ add(
         **{**SMALL, "image_size": 8},
     ),
 )  # fmt: skip
-classifier(
-    "Data2Vec (vision)", 2, {"image": 17}, "Data2VecVision", how=stir, layer_scale_init_value=1.0, **SMALL
-)
+classifier("Data2Vec (vision)", 2, {"image": 17}, "Data2VecVision", how=stir, layer_scale_init_value=1.0, **SMALL)
 pyramid = {
     "num_encoder_blocks": 2, "depths": [2, 2], "hidden_sizes": [8, 16], "strides": [4, 2], "mlp_ratios": [2, 2],
     "num_attention_heads": [2, 4], "num_labels": 3,
@@ -146,9 +136,9 @@ classifier(
     inputs=partial(pixels, size=64),
 )  # fmt: skip
 classifier(
-    "MobileViT", 9, {"image": 16}, "MobileViT", how=stir, image_size=64, hidden_sizes=[8, 8, 8],
+    "MobileViT", 9, {"image": 4096}, "MobileViT", how=stir, gain=9, image_size=64, hidden_sizes=[8, 8, 8],
     neck_hidden_sizes=[4, 4, 8, 8, 8, 8, 16], num_attention_heads=2, num_labels=3, implementations=("eager",),
-    inputs=partial(pixels, size=64),
+    inputs=partial(pixels, size=64), note="convolutions beside the attention: read at the pixels",
 )  # fmt: skip
 classifier(
     "Hiera", 4, {"image": 64}, "Hiera", how=stir, image_size=[32, 32], embed_dim=8, depths=[1, 1, 2],
@@ -171,7 +161,8 @@ add(
     ),
 )  # fmt: skip
 add(
-    "TimeSformer", GROUP, attentions=4, streams={"image": 17}, inputs=film, implementations=("eager",),
+    "TimeSformer", GROUP, attentions=4, streams={"image": 4}, inputs=film, implementations=("eager",),
+    note="attention in time, then in space, and sums of stretches of tokens: read at the frames",
     build=partial(
         stir, model="TimesformerForVideoClassification", config="TimesformerConfig", num_frames=4,
         **{**SMALL, "image_size": 8},
@@ -197,11 +188,47 @@ add(
     ),
 )  # fmt: skip
 add(
-    "Perceiver", GROUP, attentions=4, streams={"image": 16, "queries": 5}, implementations=("eager",),
+    "Perceiver", GROUP, attentions=4, streams={"image": 16, "encoder": 5, "decoder": 1}, implementations=("eager",),
     inputs=lambda n: {"inputs": torch.randn(n, 3, 4, 4)},
     build=partial(
         stir, model="PerceiverForImageClassificationLearned", config="PerceiverConfig", num_latents=5, d_latents=16,
         d_model=512, num_blocks=1, num_self_attends_per_block=2, num_self_attention_heads=2,
         num_cross_attention_heads=1, image_size=4, num_labels=3,
     ),
+)  # fmt: skip
+add(
+    "V-JEPA 2", GROUP, attentions=4, streams={"image": 8, "queries": 1},
+    inputs=lambda n: {"pixel_values_videos": torch.randn(n, 4, 3, 8, 8)},
+    build=partial(
+        stir, model="VJEPA2ForVideoClassification", config="VJEPA2Config", num_labels=3,
+        num_pooler_layers=1, patch_size=4, crop_size=8, frames_per_clip=4, tubelet_size=2,
+        hidden_size=24, num_attention_heads=2, num_hidden_layers=2, mlp_ratio=2.0, pred_hidden_size=24,
+        pred_num_attention_heads=2, pred_num_hidden_layers=1,
+    ),
+)  # fmt: skip
+add(
+    "Depth Anything", GROUP, attentions=4, streams={"image": 17}, inputs=pixels, implementations=("eager",),
+    target=lambda outputs: outputs.predicted_depth.mean((1, 2)),
+    build=lambda implementation: stir(
+        implementation, model="DepthAnythingForDepthEstimation", config="DepthAnythingConfig",
+        backbone_config=transformers.Dinov2Config(
+            **{**dino, "num_hidden_layers": 4}, mlp_ratio=2, out_indices=[1, 2, 3, 4], reshape_hidden_states=False
+        ),
+        patch_size=4, reassemble_hidden_size=16, neck_hidden_sizes=[8, 8, 8, 8], fusion_hidden_size=8,
+        head_hidden_size=8,
+    ),
+)  # fmt: skip
+add(
+    "GLPN", GROUP, attentions=4, streams={"image": 64}, inputs=partial(pixels, size=32), implementations=("eager",),
+    target=lambda outputs: outputs.predicted_depth.mean((1, 2)),
+    build=partial(
+        stir, model="GLPNForDepthEstimation", config="GLPNConfig", depths=[1, 1, 1, 1], sr_ratios=[2, 1, 1, 1],
+        hidden_sizes=[8, 8, 8, 8], num_attention_heads=[2, 2, 2, 2], mlp_ratios=[2, 2, 2, 2], decoder_hidden_size=8,
+        drop_path_rate=0.0,
+    ),
+)  # fmt: skip
+classifier(
+    "PoolFormer", 0, {"image": 256}, "PoolFormer", how=stir, num_encoder_blocks=2, depths=[1, 1], hidden_sizes=[8, 16],
+    patch_sizes=[3, 3], strides=[2, 2], padding=[1, 1], layer_scale_init_value=1.0, num_labels=3,
+    implementations=("eager",), note="no attention",
 )  # fmt: skip

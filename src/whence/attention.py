@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from .axes import Axes, Axis, Dim, arrange, fresh, precise
 from .call import Call
+from .einsum import queries_and_keys
 from .errors import ModelError
 from .node import Node
 
@@ -98,7 +98,7 @@ class AttentionRecord:
         assert node is not None
         assert node.softmax is not None
         if call.name == "einsum":
-            dims = _einsum_dims(call.args[0], which)
+            dims = queries_and_keys(call.args[0], [t.dim() for t in call.tensors], which)
         elif values.dim() < 2 or probabilities.dim() < 2:
             dims = None
         else:
@@ -157,20 +157,6 @@ def _causal(call: Call) -> bool:
     return not bool(seen.triu(1).any())
 
 
-def _einsum_dims(equation: Any, which: int) -> tuple[int, int] | None:
-    """The query and key dimensions of the probabilities in an einsum with values."""
-    if not isinstance(equation, str) or "." in equation or "->" not in equation:
-        return None
-    left, right = equation.replace(" ", "").split("->")
-    terms = left.split(",")
-    if len(terms) != 2:
-        return None
-    mine, other = terms[which], terms[1 - which]
-    keys = [i for i, letter in enumerate(mine) if letter in other and letter not in right]
-    queries = [i for i, letter in enumerate(mine) if letter not in other]
-    return (queries[0], keys[0]) if len(keys) == 1 and len(queries) == 1 else None
-
-
 def _same(dim: Dim, softmax: Dim) -> bool:
     """Whether a dimension is the softmax's own, or a stretch of it (an attention sink cut off)."""
     if dim == softmax or (len(softmax) == 1 and any(part.source == dim for part in softmax[0].parts)):
@@ -179,7 +165,7 @@ def _same(dim: Dim, softmax: Dim) -> bool:
 
 
 def in_pieces(call: Call) -> bool:
-    """Whether probabilities reach their values in pieces (a sliding window): the softmax's axis is no more to be seen."""
+    """Whether probabilities reach their values in pieces (a sliding window), without the softmax's axis."""
     node = next(n for n in call.nodes if n is not None and n.softmax is not None)
     assert node.softmax is not None
     return not any(set(node.softmax) & set(dim) or _same(dim, node.softmax) for dim in node.axes)

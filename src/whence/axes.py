@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from . import einsum
 from .errors import SamplesMixedError
 
 
@@ -29,13 +30,14 @@ class Part(NamedTuple):
 
 
 class Axis:
-    """One atomic axis: an identity and a size. ``parts`` says what a concatenation is made of."""
+    """One atomic axis: an identity and a size; the ``parts`` of a concatenation, and those that it is ``joined`` in."""
 
-    __slots__ = ("parts", "size")
+    __slots__ = ("joined", "parts", "size")
 
     def __init__(self, size: int, parts: tuple[Part, ...] = ()) -> None:
         self.size = size
         self.parts = parts
+        self.joined: list[Axis] = []
 
     def __repr__(self) -> str:
         return f"Axis({self.size})"
@@ -164,17 +166,6 @@ def _picked(axes: Axes, items: Sequence[Any], batch: Axis) -> Axes | None:
     return ((batch, *fresh(places)), *axes[len(items) :])
 
 
-def _einsum(equation: Any, known: Sequence[Known]) -> Axes | None:
-    if not isinstance(equation, str) or "->" not in equation or "." in equation:
-        return None
-    left, right = equation.replace(" ", "").split("->")
-    dims: dict[str, Dim] = {}
-    for term, (axes, _) in zip(left.split(","), known, strict=True):
-        for letter, dim in zip(term, axes, strict=True):
-            dims[letter] = dims.get(letter) or dim
-    return tuple(dims[letter] for letter in right)
-
-
 def _matmul(shape: Sequence[int], known: Sequence[Known]) -> Axes:
     (a, a_shape), (b, b_shape) = known[:2]
     if len(a) == 1 or len(b) == 1:
@@ -229,7 +220,7 @@ def follow(
     elif name == "addmm":
         found = _matmul(out, known[1:])
     elif name == "einsum":
-        found = _einsum(args[0], known)
+        found = einsum.follow(args[0], known)
     elif name in ("linear", "embedding"):
         found = (*(axes[: len(out) - 1]), fresh(out[-1]))
     elif name == "scaled_dot_product_attention":
@@ -306,23 +297,26 @@ def _cat(out: Sequence[int], known: Sequence[Known], dim: int) -> Axes:
     if len(parts) == 1:  # beside something empty (a cache not yet filled)
         return rest
     whole = _rejoined(parts)
-    if whole is not None:
-        return (*rest[:dim], whole, *rest[dim + 1 :])
-    return (*rest[:dim], (Axis(out[dim], tuple(parts)),), *rest[dim + 1 :])
+    if whole is None:
+        made = Axis(out[dim], tuple(parts))
+        atom = next((p.source[0] for p in parts if p.source), made)
+        whole = (next((old for old in atom.joined if old.parts == made.parts), made),)  # the same tokens, joined again
+        atom.joined += whole
+    return (*rest[:dim], whole, *rest[dim + 1 :])
 
 
 def _rejoined(parts: Sequence[Part]) -> Dim | None:
     """The dimension that was cut, if its stretches lie side by side again (a rotation of patches, [CLS] left out)."""
     cuts = [p.source[0].parts[0] if p.source and len(p.source[0].parts) == 1 else None for p in parts]
-    source = next((cut.source for cut in cuts if cut is not None), None)
+    source = next((one.source for one in cuts if one is not None), None) or ()
     at = 0
-    for part, cut in zip(parts, cuts, strict=True):
-        if cut is None and (part.source or part.length != 1):  # of a single position nothing is known
-            return None
-        if cut is not None and (cut.source != source or cut.start != at):
+    for part, one in zip(parts, cuts, strict=True):
+        same = one is not None and one.source == source and one.start == at
+        single = part.source is None and part.length == 1  # of which nothing is known
+        if not same and not single and cut(source, at, part.length, _size(source)) != part.source:
             return None
         at += part.length
-    return source if source is not None and at == _size(source) else None
+    return source if source and at == _size(source) else None
 
 
 # -- by sample, by token ------------------------------------------------------------------------------------------

@@ -35,14 +35,21 @@ class Coverage:
         self.plain: Counter[str] = Counter()
         self._met: list[tuple[int, str, str, str | None]] = []
         self._foreign: Counter[str] = Counter()
+        self.opaque: list[str] = []  # kernels that may be attentions
 
     def count(self, node: Node, name: str, kind: str, rule: Callable[..., Any] | None) -> None:
         """Note one operation, by its output."""
         self._met.append((node.seq, name, kind, None if rule is None else getattr(rule, "__name__", str(rule))))
 
-    def foreign(self, name: str) -> None:
-        """Note a tensor made by code that torch functions do not show (a custom autograd function)."""
+    def foreign(self, name: str, inputs: int) -> None:
+        """Note a tensor made by code that torch functions do not show (a custom autograd function) from some inputs."""
         self._foreign[name] += 1
+        self.suspect(name.removesuffix("Backward"), inputs)
+
+    def suspect(self, name: str, inputs: int) -> None:
+        """Note a kernel of which nothing can be seen, if it may be an attention: by its name, or its three inputs."""
+        if inputs > 2 or any(word in name.lower() for word in ("attn", "attention", "flash")):
+            self.opaque.append(name)
 
     def settle(self, reached: set[int]) -> None:
         """Keep the operations that relevance can reach from the target; what a rule has cut off is part of the rule."""

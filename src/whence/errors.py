@@ -45,3 +45,10 @@ class WriteError(FileError):
 
 class MissingError(WhenceError):
     """A library that this needs is not installed."""
+
+
+#: where a model meets other operations when some values in it are others
+AGAIN = (
+    "The model could not be run again with other values in it: what enters its blocks was made along with other "
+    "tensors, or in another way this time. Read elsewhere: at='token' or at='pixel'."
+)

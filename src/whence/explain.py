@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from .axes import Dim
 from .diagnosis import first_bad_value
-from .errors import InputError, ModelError, NumericalError, SamplesMixedError
+from .errors import AGAIN, InputError, ModelError, NumericalError, SamplesMixedError, WhenceWarning
 from .explanation import Explanation
 from .ledger import Ledger
 from .methods import Method, Reading, create
@@ -81,6 +82,14 @@ def _explain(
 ) -> Explanation:
     with forwarded(model, args, kwargs, batch, method, target) as run:
         reading = method.read(run)
+    if run.trace.coverage.opaque and run.rulebook.rules:
+        warnings.warn(
+            f"The model computes '{run.trace.coverage.opaque[0]}' in a kernel of its own, of which nothing can be seen "
+            f"and which may be its attention: it was differentiated plainly, not by the rules of '{method.name}'. "
+            'Switch to attention in torch itself (HuggingFace: attn_implementation="sdpa" when the model is loaded).',
+            WhenceWarning,
+            stacklevel=3,
+        )
     scores = run.zero_padding(reading.scores.detach(), run.tokens())
     reading.others = [(dim, run.zero_padding(found.detach(), dim)) for dim, found in reading.others]
     if not torch.isfinite(scores).all():
@@ -243,10 +252,7 @@ def _forward(
         return _forward(model, args, kwargs, batch, method, target, mask, replaced, learned | trace.asking)
     with trace:
         if trace.replaced:
-            raise ModelError(
-                "The model could not be run again with other values in it: what enters its first block was made along "
-                "with other tensors, or in another way this time. Read elsewhere: at='token' or at='pixel'."
-            )
+            raise ModelError(AGAIN)
         start = seed(outputs, target, batch, labels_of(model), _last(trace, mask, batch, find_logits(outputs)))
     if bool((torch.isnan(start.logits) | (start.logits == torch.inf)).any()) or not bool(start.value.isfinite().all()):
         raise NumericalError(f"The model's output is not finite: {first_bad_value(model, args, kwargs)}")
@@ -258,7 +264,14 @@ def _forward(
     trace.coverage.settle(node_of(start.output).reachable())
     run = Run(model, trace, start, rulebook, mask)
     again = _fixed(start, target)
-    run.repeat = lambda values: _forward(model, args, kwargs, batch, method, again, mask, values, learned)
+
+    def repeat(values: Mapping[int, Tensor]) -> Run:
+        other = _forward(model, args, kwargs, batch, method, again, mask, values, learned)
+        if len(values) > 1 and node_of(other.seed.output).seq != node_of(start.output).seq:  # experts: other operations
+            raise ModelError(AGAIN)
+        return other
+
+    run.repeat = repeat
     return run
 
 
@@ -355,9 +368,10 @@ def _layout(run: Run, reading: Reading, scores: Tensor) -> _Layout:
         return _Layout(scores, special, {"image": scores}, reading.grid)
     layout = _Layout(scores, special, {})
     axes: dict[str, Dim] = {}  # of each stream
-    for n, (tokens, found) in enumerate([(run.tokens(), scores), *reading.others]):
+    main = run.tokens() if reading.tokens is None or len(scores[0]) == _length(run) else reading.tokens
+    for n, (tokens, found) in enumerate([(main, scores), *reading.others]):
         streams = split(tokens, found.shape[1], run)
-        order = in_order(run, streams, found.shape[1]) if n == 0 else None
+        order = in_order(run, streams, found.shape[1]) if n == 0 and tokens == run.tokens() else None
         if order is not None:
             layout.scores = found = found.gather(1, order)
             layout.order = order

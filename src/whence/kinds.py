@@ -36,6 +36,7 @@ from __future__ import annotations
 
 from . import operations as ops
 from .call import Call
+from .node import Node
 
 _BY_NAME: dict[str, str] = {}
 for _kind, _names in {
@@ -105,3 +106,31 @@ def _contraction(call: Call) -> str:
             if node is not None and node.softmax is not None and call.tensors[other].requires_grad:
                 return "mix"
     return "matmul" if sum(t.requires_grad for t in call.tensors) > 1 else "linear"
+
+
+_KEEPING_VALUE = {"to", "float", "double", "type_as", "contiguous", "clone", "bfloat16", "half"}
+
+
+def inherit(call: Call, node: Node) -> None:
+    """Pass on what an operation leaves true of its main operand."""
+    if not node.parents:
+        return
+    main, kind = node.parents[0], call.kind
+    if kind == "softmax":
+        dim = call.argument(1, "dim", -1)
+        node.softmax = node.axes[dim if isinstance(dim, int) else -1]
+    elif kind in ("structural", "identity", "scale", "selecting"):
+        node.softmax, node.mixed, node.learned = main.softmax, main.mixed, main.learned
+    elif kind == "linear" and main.softmax in node.axes:  # heads that are mixed (talking heads): weights of keys still
+        node.softmax = main.softmax
+    node.mixed = node.mixed or kind in ("mix", "attention")
+    node.projection = kind == "linear" and main.mixed
+    twins = kind == "add" and len(node.parents) == 2 and main.root is node.parents[1].root
+    if kind in ("scale", "identity") or call.name in _KEEPING_VALUE:
+        node.root, node.linear, node.activated = main.root, main.linear, main.activated
+    elif twins or kind in ("activation", "gated", "shift", "self-gate"):
+        node.root, node.linear, node.activated = main.root, False, True
+    if call.name in ops.STATISTICS:
+        node.statistic = True
+    elif kind in ("structural", "identity", "scale", "activation", "shift", "selecting"):
+        node.statistic = main.statistic

@@ -1,4 +1,4 @@
-"""Which parameters are tokens of the model's own, such as DETR's queries: those that an attention's queries are made of."""
+"""Which parameters are tokens of the model's own (DETR's queries): those that an attention's queries are made of."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
@@ -33,6 +34,7 @@ class Node:
         learned: whether it is made of tokens of the model's own, such as DETR's queries, at most moved or scaled.
         made_of: for a product with a constant, the parameters (by ``id``) that the constant is made of.
         mixed: whether it is what an attention has read, at most moved or scaled.
+        hidden: whether it was made while gradients were switched off, perhaps inside a custom autograd function.
         inside: the attention (by index) that it was made for: queries, keys, values, scores, probabilities.
         projection: whether it is made by a linear layer of an attention: of queries, keys, values or what was read.
     """
@@ -41,6 +43,7 @@ class Node:
         "activated",
         "axes",
         "batch",
+        "hidden",
         "inside",
         "kept",
         "kind",
@@ -81,6 +84,7 @@ class Node:
         self.mixed = False
         self.learned = False
         self.made_of: frozenset[int] = frozenset()
+        self.hidden = False
         self.inside: int | None = None
         self.projection = False
 
@@ -119,7 +123,7 @@ class Node:
         return self._back(lambda node: () if node.seq in end else node.live)
 
     def edges(self) -> set[tuple[int, int]]:
-        """By ``seq``, each tensor that gradient or relevance can reach from this one, and one that it passes it on to."""
+        """By ``seq``: each tensor that gradient or relevance can reach from this one, and where it goes from there."""
         out: set[tuple[int, int]] = set()
 
         def steps(node: Node) -> tuple[Node, ...]:
@@ -144,7 +148,25 @@ def attach(tensor: Tensor, node: Node) -> Tensor:
     """Let a node, and the name of what made the tensor, travel with a tensor made during the trace."""
     tensor._whence_maker = type(tensor.grad_fn).__name__  # type: ignore[attr-defined]  # as below
     tensor._whence = node  # type: ignore[attr-defined]  # tensors take attributes; nothing of the user's is marked
+    if tensor.grad_fn is not None:
+        tensor.grad_fn.metadata["whence"] = node  # type: ignore[index]  # a property, not a function
     return tensor
+
+
+def behind(tensor: Tensor, batch: Axis) -> tuple[Node, ...]:
+    """The nearest tensors of a trace that a tensor was made from, by code that torch functions do not show."""
+    stack = [step for step, _ in tensor.grad_fn.next_functions] if tensor.grad_fn is not None else []
+    found: dict[int, Node] = {}
+    while stack:
+        step: Any = stack.pop()
+        if step is None:
+            continue
+        node = step.metadata.get("whence", getattr(getattr(step, "variable", None), "_whence", None))
+        if isinstance(node, Node) and node.batch is batch:
+            found[node.seq] = node
+        else:
+            stack += [further for further, _ in step.next_functions]
+    return tuple(found.values())
 
 
 def node_of(tensor: Tensor) -> Node:

@@ -52,7 +52,7 @@ def operation(func: Callable[..., Any]) -> Operation:
     """
     owner: Any = func
     name = str(owner.__name__ if owner.__name__ != "__get__" else owner.__self__.__name__)
-    name = _DUNDER.get(name, name)
+    name = _DUNDER.get(name, name.split(".")[0])  # torch.ops name an overload, too
     inplace = name == "setitem" or (name.endswith("_") and not name.endswith("__"))
     name = name.rstrip("_") if inplace else name
     return Operation(_ALIASES.get(name, name), inplace)
@@ -243,3 +243,9 @@ def laid_out(func: Callable[..., Any]) -> Callable[..., Any]:
 
 #: Python functions to look into rather than to treat as one operation.
 OPENED = {"multi_head_attention_forward", "normalize", "softmin", "cross_entropy", "nll_loss", "mse_loss"}
+
+
+def is_stretch(index: Any) -> bool:
+    """Whether an index makes a view, not a copy."""
+    items = index if isinstance(index, tuple) else (index,)
+    return all(item is None or isinstance(item, int | slice | type(...)) for item in items)

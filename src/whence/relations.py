@@ -28,7 +28,7 @@ Update = Callable[[State, State, Tensor, Dim, Dim], State]
 
 @dataclass
 class Written:
-    """A tensor that an attention wrote to: its token axis, its state, whether another stream reads it or is made of it."""
+    """A tensor that an attention wrote to: its token axis, its state, whether a stream reads it or is made of it."""
 
     tensor: Tensor
     rows: Dim
@@ -108,10 +108,13 @@ def _made_of(run: Run, tensor: Tensor, rows: Dim, earlier: Written) -> Tensor:
     once, numbered = (
         torch.autograd.grad(s.sum(), ends, retain_graph=True, materialize_grads=True)[0] for s in (sums, sums * numbers)
     )
-    tokens, axes = unmerge(once, node_of(earlier.tensor).axes, batch)
+    _, axes = unmerge(once, node_of(earlier.tensor).axes, batch)
     at = next((i for i, dim in enumerate(axes) if dim == earlier.rows), None)
     if at is not None and sums.shape[1] == _size(rows):
-        once, numbered = (arrange(precise(unmerge(g, node_of(earlier.tensor).axes, batch)[0]), axes, batch, (at,)) for g in (once, numbered))
+        once, numbered = (
+            arrange(precise(unmerge(g, node_of(earlier.tensor).axes, batch)[0]), axes, batch, (at,))
+            for g in (once, numbered)
+        )
         norm = (once * once).sum(1)
         places = ((once * numbered).sum(1) / norm.clamp(min=torch.finfo(norm.dtype).tiny)).round()
         error = (numbered - once * places[:, None]).abs().max()
@@ -174,7 +177,9 @@ def explained(run: Run, written: Sequence[Written], every: bool = False) -> list
     scores: dict[Dim, Tensor] = {}
     for w, gradient in zip(ends, gradients, strict=True):
         met, axes = (gradient != 0).to(gradient.dtype), node_of(w.tensor).axes
-        met = per_token(met, axes, run.trace.batch, w.rows) if w.rows else per_sample(met, axes, run.trace.batch)[:, None]
+        met = (
+            per_token(met, axes, run.trace.batch, w.rows) if w.rows else per_sample(met, axes, run.trace.batch)[:, None]
+        )
         rows = met != 0  # a single token has no axis
         weights = rows / rows.sum(-1, keepdim=True).clamp(min=1)
         if every:
@@ -184,7 +189,9 @@ def explained(run: Run, written: Sequence[Written], every: bool = False) -> list
             scores[stream] = scores.get(stream, 0.0) + (weights.to(R.dtype)[:, None] @ R)[:, 0]
     main = run.tokens()
     if main not in scores:  # which the last attention does not look at
-        scores[main] = torch.zeros(run.trace.batch.size, _size(main), dtype=ends[0].tensor.dtype, device=ends[0].tensor.device)
+        scores[main] = torch.zeros(
+            run.trace.batch.size, _size(main), dtype=ends[0].tensor.dtype, device=ends[0].tensor.device
+        )
     return [(main, scores[main]), *((stream, found) for stream, found in scores.items() if stream != main)]
 
 

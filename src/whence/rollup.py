@@ -26,6 +26,12 @@ def several_streams(run: Run) -> bool:
 def require_attention(run: Run, method: str, *layers: int | None) -> None:
     """Refuse a model without attention, attention inside windows, layers out of range."""
     records = run.trace.attentions
+    if run.trace.coverage.opaque:
+        raise ModelError(
+            f"The model computes '{run.trace.coverage.opaque[0]}' in a kernel of its own, of which nothing can be seen "
+            f"and which may be its attention, so '{method}' has no maps to read. Switch to attention in torch itself "
+            '(HuggingFace: attn_implementation="sdpa" when the model is loaded); gradient-x-input works as it is.'
+        )
     if not records:
         raise ModelError(
             f"The model has no attention that could be seen, so '{method}' has nothing to read. Input-level methods "
@@ -33,13 +39,15 @@ def require_attention(run: Run, method: str, *layers: int | None) -> None:
         )
     if run.around:
         raise ModelError(
-            f"What the model reads goes partly round its attention: through convolutions, by sampling, or in sums that "
-            f"are not followed. '{method}' would miss that. Input-level methods (conservative-lrp, gradient-x-input) work."
+            "What the model reads goes partly round its attention: through convolutions, by sampling, or in sums that "
+            f"are not followed. '{method}' would miss that. Input-level methods (conservative-lrp, gradient-x-input) "
+            "work."
         )
     if run.windowed():
         raise ModelError(
-            f"The model's attention is inside windows of its tokens, or over merged tokens ({records[0].shape[2]} keys), "
-            f"which '{method}' does not roll up. Input-level methods (conservative-lrp, gradient-x-input) work."
+            "The model's attention is inside windows of its tokens, or over merged tokens "
+            f"({records[0].shape[2]} keys), which '{method}' does not roll up. Input-level methods (conservative-lrp, "
+            "gradient-x-input) work."
         )
     if run.trace.pieces or _side_by_side(run):
         raise ModelError(

@@ -77,7 +77,12 @@ class Run:
         self.aside = self._aside()
         self.around = self._around()
         if self.around:  # what enters the blocks is not all there is
-            self.boundaries, self.aside = [Boundary(t, node_of(t)) for t in [self.source(None).tensor]], []
+            main, reached = self.source(None), node_of(seed.output).ancestors()
+            texts = [s for s in trace.sources if s.name and s.embedded and s is not main and s.tensor.dim() == 3]
+            self.boundaries, self.aside = (
+                [Boundary(s.tensor, node_of(s.tensor)) for s in some if node_of(s.tensor).seq in reached]
+                for some in ([main], texts)
+            )
         self.repeat: Callable[[Mapping[int, Tensor]], Run] = _cannot_repeat
         self.places: tuple[tuple[int, int], Tensor] | None = None
         self.ledger: Ledger | None = trace.ledger
@@ -95,6 +100,9 @@ class Run:
             if set(residual.attentions) - done:
                 done |= set(residual.attentions)
                 tensors.append(self.trunk(residual))
+        entry = self.trace.entry
+        if tensors and node_of(tensors[0]).learned and entry is not None and self.keys() in node_of(entry).axes:
+            tensors.insert(0, entry)  # the model's own tokens look at what it reads (Perceiver)
         if tensors:
             end = self._end()
             post_norm = len(tensors) > 1 and node_of(tensors[-1]).kind == "norm" and end.normed is not None
@@ -122,7 +130,10 @@ class Run:
         return [Boundary(s.tensor, node_of(s.tensor)) for s in joining if s.embedded and s.tensor.dim() == 3]
 
     def _around(self) -> bool:
-        trunks = [node_of(r.trunk) for r in self.trace.residuals if r.attentions]
+        trunks: list[Node] = []  # that begin a stream
+        for node in [node_of(r.trunk) for r in self.trace.residuals if r.attentions]:
+            if not node.ancestors() & {trunk.seq for trunk in trunks}:
+                trunks.append(node)
         begun = [*trunks, *(b.node for b in self.aside)] or [b.node for b in self.boundaries]
         if not self.trace.attentions or not begun:
             return False
@@ -230,7 +241,11 @@ class Run:
                     if b.relevance is not None and not any(b is x for x in into):
                         amount = per_sample(precise(b.relevance), b.node.axes, self.trace.batch)
                         self.ledger.absorb(b.node.seq, "constant", "embedding", amount)
-                found = [per_sample(precise(b.relevance), b.node.axes, self.trace.batch) for b in into if b.relevance is not None]
+                found = [
+                    per_sample(precise(b.relevance), b.node.axes, self.trace.batch)
+                    for b in into
+                    if b.relevance is not None
+                ]
                 sums = [torch.stack(found).sum(0)] if found else []
                 marks = [min(b.node.seq for b in into)] if into else []
                 before = {seq for t in entries for seq in node_of(t).ancestors()}
@@ -239,7 +254,7 @@ class Run:
         return torch.stack(layers, 1) if len({t.shape for t in layers}) == 1 else None
 
     def _passed(self, boundaries: list[Boundary]) -> list[Boundary]:
-        """The first boundary, and those that all relevance passes: a decoder may read what several blocks wrote (DPT)."""
+        """The first boundary, and those that all relevance passes: a head may read what several blocks wrote (DPT)."""
         edges = node_of(self.seed.output).edges()
         return [
             b for b in boundaries
@@ -254,7 +269,7 @@ class Run:
     # -- tokens ----------------------------------------------------------------------------------------------
 
     def tokens(self) -> Dim:
-        """The token axis: what the first attention reads; what enters its block, if it reads windows or merged tokens."""
+        """The token axis: what the first attention reads; of windows or merged tokens, what enters its block."""
         keys = self.keys()
         if not self.windowed():
             return keys
@@ -267,7 +282,8 @@ class Run:
         """Whether the first attention reads other tokens than those that enter its block: windows, merged tokens."""
         if len(self.boundaries) < 2:
             return False
-        return self.keys() not in [dim for dim in self.boundaries[0].node.axes if self.trace.batch not in dim]
+        batch = self.trace.batch
+        return self.keys() not in [dim for dim in self.boundaries[0].node.axes if dim != (batch,)]
 
     def keys(self) -> Dim:
         """The axis that the first attention reads; without attention, that of the embedded input."""

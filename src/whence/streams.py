@@ -46,14 +46,17 @@ def entries(run: Run) -> list[tuple[Tensor, Dim]]:
 
     Last, what joins a stream later: LLaVA's words.
     """
-    out: list[tuple[Tensor, Dim]] = []
-    seen: list[Node] = []
+    first = [b.tensor for b in run.boundaries[:1] if b.tensor is run.trace.entry or (run.around and run.aside)]
+    out: list[tuple[Tensor, Dim]] = [(t, run.keys()) for t in first]
+    seen: list[Node] = [node_of(t) for t in first]
     for residual in run.trace.residuals:
         if not residual.attentions or run.around:
             continue
         record, trunk = run.trace.attentions[residual.attentions[0]], run.trunk(residual)
         node = node_of(trunk)
         if any(node is other or node.between(other) for other in seen) or not trunk.requires_grad:
+            continue
+        if node.learned and record.axes[record.query] not in node.axes:  # what queries are told anew in each layer
             continue
         seen.append(node)
         out.append((trunk, record.axes[record.query]))
@@ -127,6 +130,8 @@ def _name(dim: Dim, sources: list[Source]) -> str:
     named = [source for source in sources if source.name]
     own = [source for source in sources if not source.name and not source.embedded]
     if any(atom in axis for source in own for axis in node_of(source.tensor).axes for atom in dim):
+        return "queries"
+    if not dim and any(1 in source.tensor.shape for source in own):  # a single token has no axis
         return "queries"
     for source in named:
         if any(atom in axis for axis in node_of(source.tensor).axes[1:] for atom in dim):

@@ -10,7 +10,7 @@ off and on again, and two threads may explain the same model (in evaluation mode
 
 from __future__ import annotations
 
-import operator
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +23,11 @@ from .attention import AttentionRecord, attend, in_pieces
 from .axes import Axes, Axis, Known, follow, fresh, guess
 from .call import Call, Rule, map_tensors, tensors_in
 from .coverage import Coverage
+from .custom import keep, opened
 from .errors import ModelError
-from .kinds import kind_of
+from .kinds import inherit, kind_of
 from .learned import asked, origins, remember
-from .node import Node, Residual, Source, attach, beside, edge_of, node_of, past
+from .node import Node, Residual, Source, attach, behind, beside, edge_of, node_of, past
 from .propagate import Apart
 
 if TYPE_CHECKING:
@@ -95,12 +96,12 @@ class Trace(TorchFunctionMode):
 
     def _source(self, name: str, leaf: Tensor, node: Node, embedded: bool) -> Tensor:
         """A leaf at which relevance can be read, and the copy of it that the model may overwrite."""
-        if node.seq in self.replaced:
+        if self._has(node.seq, leaf):
             leaf = self.replaced.pop(node.seq).detach().clone()
         self.sources.append(Source(name, attach(leaf.requires_grad_(), node), embedded))
         with torch.enable_grad():
             copy, node = leaf.clone(), self._node("structural", (node,), node.axes)
-            if node.seq in self.replaced:
+            if self._has(node.seq, copy):
                 with torch._C.DisableTorchFunction():
                     copy = self.replaced.pop(node.seq).detach().clone().requires_grad_().clone()
             return attach(copy, node)
@@ -129,6 +130,9 @@ class Trace(TorchFunctionMode):
         if any(isinstance(t, torch.nn.Parameter) for t in tensors):
             args, kwargs = map_tensors((args, kwargs), self._constant)
             tensors = list(tensors_in((args, kwargs)))
+        if self.rules and any(hasattr(t, "_whence_seen") for t in tensors):
+            args, kwargs = map_tensors((args, kwargs), opened)
+            tensors = list(tensors_in((args, kwargs)))
         traced = list({id(t): t for t in tensors if t.requires_grad}.values())
         nodes = [self._known(t) for t in tensors]
         if not traced and all(n is None for n in nodes):
@@ -140,9 +144,11 @@ class Trace(TorchFunctionMode):
             return self._embed(call)
         self._check(call)
         composite = self._composite(func, op, nodes)
+        visible = torch.is_grad_enabled()
         with torch.enable_grad():  # also where the model has switched gradients off (a frozen backbone)
             if composite is None:
-                return self._perform(call)
+                result = self._perform(call)
+                return result if visible or op.inplace else keep(result)
             with self:
                 result = composite(*args, **kwargs)
                 return args[0].copy_(result) if op.inplace else result
@@ -154,9 +160,10 @@ class Trace(TorchFunctionMode):
         if not tensor.requires_grad or (known is not None and getattr(tensor, "_whence_maker", "") == maker):
             return known
         # made by code that torch functions do not show: a custom autograd function
-        self.coverage.foreign(maker)
-        parents = () if known is None else (known,)
-        axes = guess(tensor.shape, (), self.batch) if known is None else known.axes
+        parents = behind(tensor, self.batch) or (() if known is None else (known,))
+        self.coverage.foreign(maker, len(parents))
+        sources = [(p.axes, [math.prod(atom.size for atom in dim) for dim in p.axes]) for p in parents]
+        axes = guess(tensor.shape, sources, self.batch) if known is None else known.axes
         return node_of(attach(tensor, self._node("foreign", parents, axes)))
 
     def _constant(self, tensor: Tensor) -> Tensor:
@@ -187,6 +194,8 @@ class Trace(TorchFunctionMode):
 
     def _perform(self, call: Call) -> Any:
         call.kind = kind_of(call)
+        if call.kind == "unknown" and str(getattr(call.func, "__module__", "")).startswith("torch._ops"):
+            self.coverage.suspect(str(call.func), len(call.traced))
         record = AttentionRecord.of(call) if call.kind == "mix" else None
         if call.kind == "mix" and record is None and not in_pieces(call):
             call.kind = "matmul" if len(call.traced) > 1 else "linear"
@@ -198,12 +207,12 @@ class Trace(TorchFunctionMode):
         before = self._keep(call) if call.inplace and call.args[0].requires_grad else None
         watched = self.ledger.watch(call, rule) if self.ledger is not None and call.traced else None
         result = call.run() if rule is None else self._overwrite(call, rule) if call.inplace else rule(call)
-        if rule is not None and call.name == "getitem" and _is_stretch(call.args[1]):
-            result._whence_part_of = call.args[:2]  # a rule's result is no view of what it was taken from
+        if rule is not None and call.name == "getitem" and ops.is_stretch(call.args[1]):
+            setattr(result, "_whence_part_of", call.args[:2])  # noqa: B010  # a rule's result is no view of what it was taken from
         if watched is not None and call.kind == "linear" and result._is_view():
             result = Apart.apply(result)
         handed_on = not call.inplace and any(result is t for t in call.tensors)  # by dropout: nothing new is made
-        if self._seq + 1 in self.replaced and isinstance(result, Tensor) and not handed_on:
+        if isinstance(result, Tensor) and self._has(self._seq + 1, result) and not handed_on:
             result = self._substitute(call, self.replaced.pop(self._seq + 1))
         if before is not None:
             call.tensors = [before, *call.tensors[1:]]
@@ -214,7 +223,8 @@ class Trace(TorchFunctionMode):
             watched(outputs[0])
         if call.inplace and hasattr(result, "_whence_part_of"):
             with self:
-                operator.setitem(*result._whence_part_of, result)
+                whole, index = result._whence_part_of
+                whole[index] = result
         return result
 
     def _keep(self, call: Call) -> Tensor | None:
@@ -228,6 +238,10 @@ class Trace(TorchFunctionMode):
         for holder, name in held:
             setattr(holder, name, before)
         return before
+
+    def _has(self, seq: int, tensor: Tensor) -> bool:
+        """Whether there is a value to put in a tensor's place."""
+        return seq in self.replaced and self.replaced[seq].shape == tensor.shape
 
     def _substitute(self, call: Call, value: Tensor) -> Tensor:
         """Another value in place of an operation's: a leaf, from which the model goes on."""
@@ -271,7 +285,7 @@ class Trace(TorchFunctionMode):
         for tensor, dims in zip(outputs, self._follow(call, outputs), strict=True):
             node = self._node(call.kind, parents, dims)
             node.live = live if tensor.requires_grad else ()
-            _inherit(call, node)
+            inherit(call, node)
             if call.kind in ("linear", "attention") and call.name not in ops.WEIGHING:
                 node.made_of = origins([t for t in call.tensors if not t.requires_grad])
             node.kept = call.kept
@@ -327,11 +341,16 @@ class Trace(TorchFunctionMode):
 
     def _common(self, call: Call) -> Tensor | None:
         """The last tensor from which everything that the first attention reads derives."""
-        ends = [n for n in call.nodes if n is not None]
+        given = {node_of(source.tensor).seq for source in self.sources if source.name}
+        ends = [n for n in call.nodes if n is not None and n.ancestors() & given]  # not the model's own queries
         candidates = [source.tensor for source in self.sources] + (self._early or [])
         for tensor in reversed(candidates):
             node = node_of(tensor)
-            if tensor.requires_grad and all(end.seq > node.seq and end.between(node) is not None for end in ends):
+            if (
+                ends
+                and tensor.requires_grad
+                and all(end.seq > node.seq and end.between(node) is not None for end in ends)
+            ):
                 return tensor
         return None
 
@@ -344,9 +363,7 @@ class Trace(TorchFunctionMode):
         between = branch.between(a if trunk == 0 else b)
         if between is not None:
             node_of(output).residual = True
-            self.residuals.append(
-                Residual(call.tensors[trunk], call.tensors[1 - trunk], output, self._inside(between))
-            )
+            self.residuals.append(Residual(call.tensors[trunk], call.tensors[1 - trunk], output, self._inside(between)))
         elif (earlier := beside(self.residuals, a, b)) is not None:
             added = 1 if node_of(earlier.output) is a else 0
             inside = self._inside((a, b)[added].between(node_of(earlier.trunk)) or [])
@@ -369,38 +386,5 @@ class Trace(TorchFunctionMode):
             )
 
 
-_KEEPING_VALUE = {"to", "float", "double", "type_as", "contiguous", "clone", "bfloat16", "half"}
-
-
-def _inherit(call: Call, node: Node) -> None:
-    """Pass on what an operation leaves true of its main operand."""
-    if not node.parents:
-        return
-    main, kind = node.parents[0], call.kind
-    if kind == "softmax":
-        dim = call.argument(1, "dim", -1)
-        node.softmax = node.axes[dim if isinstance(dim, int) else -1]
-    elif kind in ("structural", "identity", "scale", "selecting"):
-        node.softmax, node.mixed, node.learned = main.softmax, main.mixed, main.learned
-    elif kind == "linear" and main.softmax in node.axes:  # heads that are mixed (talking heads): weights of keys still
-        node.softmax = main.softmax
-    node.mixed = node.mixed or kind in ("mix", "attention")
-    node.projection = kind == "linear" and main.mixed
-    twins = kind == "add" and len(node.parents) == 2 and main.root is node.parents[1].root
-    if kind in ("scale", "identity") or call.name in _KEEPING_VALUE:
-        node.root, node.linear, node.activated = main.root, main.linear, main.activated
-    elif twins or kind in ("activation", "gated", "shift", "self-gate"):
-        node.root, node.linear, node.activated = main.root, False, True
-    if call.name in ops.STATISTICS:
-        node.statistic = True
-    elif kind in ("structural", "identity", "scale", "activation", "shift", "selecting"):
-        node.statistic = main.statistic
-
-
 def _saved_tensor_hooks() -> Any:
     return torch._C._autograd._top_saved_tensors_default_hooks(True)
-
-
-def _is_stretch(index: Any) -> bool:
-    """Whether an index makes a view, not a copy."""
-    return all(item is None or isinstance(item, int | slice | type(...)) for item in (index if isinstance(index, tuple) else (index,)))

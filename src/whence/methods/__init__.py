@@ -26,6 +26,7 @@ class Reading:
         heads: ``[batch, blocks, heads]``.
         grid: height and width, where the scores are of pixels.
         others: further token streams: their axis and ``[batch, tokens]`` scores.
+        tokens: the axis of the scores, if it is not that of what the first attention reads.
     """
 
     scores: Tensor
@@ -33,6 +34,7 @@ class Reading:
     heads: Tensor | None = None
     grid: tuple[int, int] | None = None
     others: list[tuple[Dim, Tensor]] = field(default_factory=list)
+    tokens: Dim | None = None
 
 
 class Method:

@@ -66,7 +66,8 @@ class InputLevel(Method):
             (dims[id(t)], per_token(r, node_of(t).axes, run.trace.batch, dims[id(t)]))
             for t, r in zip(places[1:], relevances[1:], strict=True)
         ]
-        return Reading(scores, layers, grid=grid, others=others)
+        tokens = node_of(main).axes[1] if self.at == "token" else None  # a text alone, of a text and a picture
+        return Reading(scores, layers, grid=grid, others=others, tokens=tokens)
 
 
 def _raw(relevance: Tensor) -> tuple[Tensor, tuple[int, int] | None]:

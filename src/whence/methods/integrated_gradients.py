@@ -15,8 +15,9 @@ Cost: ``1 + steps`` forwards and ``steps`` backwards.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -58,6 +59,7 @@ class IntegratedGradients(Averaged):
     conservative: ClassVar[bool] = True
     forwards: ClassVar[int] = 33
     backwards: ClassVar[int] = 32
+    quick: ClassVar[Mapping[str, Any]] = {"steps": 1}
 
     steps: int = 32
     baseline: float | Tensor = 0.0

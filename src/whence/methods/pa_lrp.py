@@ -191,6 +191,11 @@ class PALRP(InputLevel):
 
 def _spread(run: Run, reading: Reading, scores: Tensor) -> Tensor:
     """Scores of tokens where tokens are read; at the pixels, each patch's score in equal parts."""
+    if reading.grid is None and scores.shape != reading.scores.shape:
+        raise ModelError(
+            f"'pa-lrp' adds the relevance of positions to that of tokens ({scores.shape[1]}), but the model is read at "
+            f"its raw input ({reading.scores.shape[1]} values). Use attn-lrp."
+        )
     if reading.grid is None:
         return scores
     stream = next((s for s in split(run.tokens(), scores.shape[1], run) if s.grid is not None), None)

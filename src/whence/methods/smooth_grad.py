@@ -12,8 +12,9 @@ Cost: ``1 + samples`` forwards and ``samples`` backwards.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -42,6 +43,7 @@ class SmoothGrad(Averaged):
     paper: ClassVar[str] = "Smilkov et al., 2017"
     forwards: ClassVar[int] = 26
     backwards: ClassVar[int] = 25
+    quick: ClassVar[Mapping[str, Any]] = {"samples": 1}
 
     samples: int = 25
     noise: float = 0.15

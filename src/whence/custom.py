@@ -1,0 +1,43 @@
+"""Custom autograd functions (BLOOM's GELU): looked into where their forward is made of operations that are seen.
+
+Such a function runs its forward with gradients switched off and puts itself in the place of the history of what it
+returns. A tensor made while gradients are off therefore keeps a second self, with the history of its operations. A
+function with an operation inside that has no derivative (rounding) is there for its own backward, and keeps that.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from .node import Node, attach, node_of
+
+
+def keep(result: Any) -> Any:
+    """Let a tensor that was made while gradients were off keep its history."""
+    if isinstance(result, Tensor) and result.requires_grad:
+        node_of(result).hidden = True
+        result._whence_seen = attach(result.view_as(result), node_of(result))  # type: ignore[attr-defined]  # as there
+    return result
+
+
+def opened(tensor: Tensor) -> Tensor:
+    """A tensor that a custom function made, with the history of the operations inside; any other as it is."""
+    seen = getattr(tensor, "_whence_seen", None)
+    if not isinstance(seen, Tensor) or type(tensor.grad_fn).__name__ == getattr(tensor, "_whence_maker", ""):
+        return tensor
+    return seen if _has_derivative(node_of(seen)) else tensor
+
+
+def _has_derivative(node: Node) -> bool:
+    """Whether all operations inside the function have one."""
+    seen, stack = set(), [node]
+    while stack:
+        here = stack.pop()
+        if here.kind in ("discrete", "extreme", "unknown", "foreign"):
+            return False
+        new = [parent for parent in here.parents if parent.hidden and parent.seq not in seen]
+        seen |= {parent.seq for parent in new}
+        stack += new
+    return True

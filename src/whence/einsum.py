@@ -1,0 +1,50 @@
+"""The letters of an einsum: which axis of an operand goes where."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+Dim = TypeVar("Dim")
+
+
+def letters(equation: Any, dims: Sequence[int]) -> tuple[list[str], str] | None:
+    """The terms of the operands and of the result, ``...`` written out; ``None`` where there is no ``->``.
+
+    Args:
+        equation: such as ``"...qd,...kd->...qk"``.
+        dims: how many dimensions each operand has.
+    """
+    if not isinstance(equation, str) or "->" not in equation:
+        return None
+    left, right = equation.replace(" ", "").split("->")
+    free = [letter for letter in string.ascii_letters if letter not in equation]
+    terms = left.split(",")
+    hidden = [n - len(term.replace("...", "")) for term, n in zip(terms, dims, strict=True)]
+    every = "".join(free[: max((n for term, n in zip(terms, hidden, strict=True) if "..." in term), default=0)])
+    written = [term.replace("...", every[len(every) - n :]) for term, n in zip(terms, hidden, strict=True)]
+    return written, right.replace("...", every)
+
+
+def follow(equation: Any, known: Sequence[tuple[tuple[Dim, ...], Any]]) -> tuple[Dim, ...] | None:
+    """Axes of the result, each from the first operand that has it."""
+    found = letters(equation, [len(axes) for axes, _ in known])
+    if found is None:
+        return None
+    dims: dict[str, Dim] = {}
+    for term, (axes, _) in zip(found[0], known, strict=True):
+        for letter, dim in zip(term, axes, strict=True):
+            dims[letter] = dims.get(letter) or dim
+    return tuple(dims[letter] for letter in found[1])
+
+
+def queries_and_keys(equation: Any, dims: Sequence[int], which: int) -> tuple[int, int] | None:
+    """The query and key dimensions of the probabilities, operand ``which``, in a product with values."""
+    found = letters(equation, dims)
+    if found is None or len(found[0]) != 2:
+        return None
+    mine, other = found[0][which], found[0][1 - which]
+    keys = [i for i, letter in enumerate(mine) if letter in other and letter not in found[1]]
+    queries = [i for i, letter in enumerate(mine) if letter not in other]
+    return (queries[0], keys[0]) if len(keys) == 1 and len(queries) == 1 else None
