@@ -219,7 +219,9 @@ class Overwrites(nn.Module):
 
 
 def test_an_input_overwritten_after_use_is_refused_not_miscomputed():
-    refused(whence.ModelError, "in place", Overwrites(), words(), METHOD)
+    """What enters its attention is not what the attention is added to."""
+    refused(whence.ModelError, "in place", Overwrites(), words(), "lrp")
+    refused(whence.ModelError, "sums that are not followed", Overwrites(), words(), METHOD)
 
 
 def test_a_model_that_could_not_be_trained_either():

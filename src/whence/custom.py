@@ -13,6 +13,8 @@ from torch import Tensor
 
 from .node import Node, attach, node_of
 
+CHECKPOINT = "CheckpointFunctionBackward"  # is refused: see the trace
+
 
 def keep(result: Any) -> Any:
     """Let a tensor that was made while gradients were off keep its history."""
@@ -24,8 +26,8 @@ def keep(result: Any) -> Any:
 
 def opened(tensor: Tensor) -> Tensor:
     """A tensor that a custom function made, with the history of the operations inside; any other as it is."""
-    seen = getattr(tensor, "_whence_seen", None)
-    if not isinstance(seen, Tensor) or type(tensor.grad_fn).__name__ == getattr(tensor, "_whence_maker", ""):
+    seen, maker = getattr(tensor, "_whence_seen", None), type(tensor.grad_fn).__name__
+    if not isinstance(seen, Tensor) or maker in (getattr(tensor, "_whence_maker", ""), CHECKPOINT):
         return tensor
     return seen if _has_derivative(node_of(seen)) else tensor
 

@@ -23,7 +23,7 @@ from .attention import AttentionRecord, attend, in_pieces
 from .axes import Axes, Axis, Known, follow, fresh, guess
 from .call import Call, Rule, map_tensors, tensors_in
 from .coverage import Coverage
-from .custom import keep, opened
+from .custom import CHECKPOINT, keep, opened
 from .errors import ModelError
 from .kinds import inherit, kind_of
 from .learned import asked, origins, remember
@@ -377,7 +377,7 @@ class Trace(TorchFunctionMode):
 
     def _check(self, call: Call) -> None:
         """Refuse gradient checkpointing: its recomputation would run without the rules."""
-        reentrant = any(type(t.grad_fn).__name__ == "CheckpointFunctionBackward" for t in call.traced)
+        reentrant = any(type(t.grad_fn).__name__ == CHECKPOINT for t in call.traced)
         if reentrant or (call.traced and _saved_tensor_hooks() != self._hooks_at_start):
             raise ModelError(
                 "The model runs part of itself under gradient checkpointing (or other saved-tensor hooks), which "
