@@ -28,20 +28,16 @@ HERE = Path(__file__).resolve().parent
 PASSED, TABLE = HERE / "passed.json", HERE.parent / "docs" / "architectures.md"
 
 
-def regressions(rows: list[Row], before: dict[str, dict[str, bool]]) -> list[str]:
+def regressions(rows: list[Row], before: dict[str, list[str]]) -> list[str]:
     """Cells that passed before and do not pass now; methods that applied and do not apply now."""
-    out = []
-    for r in rows:
-        old = before.get(r.family.name, {})
-        now = cells(r)
-        out += [f"{r.family.name}: {cell} passed before" for cell, good in old.items() if good and not now.get(cell)]
-    return out
+    lost = [(r.family.name, cell) for r in rows for cell in before.get(r.family.name, []) if cell not in cells(r)]
+    return [f"{name}: {cell} passed before" for name, cell in lost]
 
 
-def cells(r: Row) -> dict[str, bool]:
-    """Every cell of a row that was asked for."""
-    checks = {name: good for name, good in r.passed.items() if good is not None}
-    return {**checks, **{f"method {name}": not why for name, why in r.methods.items()}}
+def cells(r: Row) -> list[str]:
+    """Every cell of a row that passed: checks, and methods that apply."""
+    checks = [name for name, good in r.passed.items() if good]
+    return [*checks, *(f"method {name}" for name, why in r.methods.items() if not why)]
 
 
 def _row(name: str) -> tuple[tuple[Any, ...], float]:
@@ -73,9 +69,10 @@ def main() -> None:
         print(line, file=sys.stderr)
     if options.write:
         for r in rows:
-            old = {} if options.accept else before.get(r.family.name, {})
-            before[r.family.name] = {**cells(r), **{cell: True for cell, good in old.items() if good}}
-        PASSED.write_text(json.dumps(before, indent=1, sort_keys=True) + "\n")
+            old = [] if options.accept else before.get(r.family.name, [])
+            before[r.family.name] = sorted({*cells(r), *old})
+        lines = [f"{json.dumps(name)}: {json.dumps(before[name])}" for name in sorted(before)]
+        PASSED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
         if len(rows) == len(FAMILIES):
             TABLE.write_text(table(rows))
     sys.exit(1 if lost else 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 import transformers
 
@@ -18,32 +20,38 @@ def table(rows: list[Row]) -> str:
         lines += [f"## {group}", "", TITLES, "|" + "---|" * TITLES.count(" | ") + "---|"]
         lines += [_line(r) for r in rows if r.family.group == group]
         lines.append("")
-    refusals = {name: {} for name in sorted(whence.methods())}  # method -> reason -> families
-    for r in rows:
-        for name, why in r.methods.items():
-            if why:
-                refusals[name].setdefault(_reason(why), []).append(r.family.name)
     lines += ["## Which methods do not apply, and why", ""]
-    for name, reasons in refusals.items():
+    refusals: dict[str, dict[str, list[str]]] = {}  # reason -> families, in one line -> methods
+    for name in sorted(whence.methods()):
+        reasons: dict[str, list[str]] = {}
+        for r in rows:
+            if r.methods.get(name):
+                reasons.setdefault(_reason(r.methods[name], name), []).append(r.family.name)
+        for why, families in reasons.items():
+            refusals.setdefault(why, {}).setdefault(", ".join(families), []).append(name)
         if not reasons:
-            lines.append(f"- `{name}`: applies to all.")
-        for why, names in reasons.items():
-            lines.append(f"- `{name}`: {', '.join(names)}. *{why}*")
-    return "\n".join(lines) + "\n"
+            refusals.setdefault("Apply to all.", {}).setdefault("", []).append(name)
+    for why, found in refusals.items():
+        lines.append(f"**{why}**")
+        lines += ["", *(f"- {', '.join(f'`{m}`' for m in names)}: {on or 'all'}" for on, names in found.items()), ""]
+    return "\n".join(lines)
 
 
 def _line(r: Row) -> str:
     marks = {True: "yes", False: "**no**", None: "-"}
     applied = sum(not why for why in r.methods.values())
-    first = [r.family.name, r.seen.get("attentions", "?"), r.seen.get("streams", "?")]
+    found = r.seen.get("attentions", "?")
+    found = found if r.passed.get("attentions") else f"**{found} of {r.family.attentions}**"
+    first = [r.family.name, found, r.seen.get("streams", "?")]
     checks = [marks[r.passed.get(name)] for name in ("forward", "batch", "padding", "eager = sdpa")]
     last = [r.seen.get("imbalance", "?"), r.seen.get("coverage", "?"), f"{applied} of {len(r.methods)}", r.family.note]
     return "| " + " | ".join([*first, *checks, *last]) + " |"
 
 
-def _reason(why: str) -> str:
-    """The first sentence, without the numbers of one model."""
-    return why.split(". ")[0].rstrip(".") + "."
+def _reason(why: str, method: str) -> str:
+    """The first sentence, without the numbers of one model and the name of one method."""
+    first = why.split(". ")[0].rstrip(".") + "."
+    return re.sub(r" \([^()]*\d.*?\)(?=[ ,.])", "", first).replace(f"'{method}'", "the method")
 
 
 TITLES = (
@@ -55,8 +63,8 @@ HEAD = """# Architectures
 Made by `make conformance`, not by hand: a tiny seeded model of each family, from its own class, with every method
 ({count} families; torch {torch}, transformers {transformers}).
 
-- **attentions, streams**: what the trace found, which is what the configuration says there are. Streams with their
-  numbers of tokens.
+- **attentions, streams**: what the trace found. Attentions were counted by hand from the architecture: where the trace
+  finds another number, both stand there. Streams with their numbers of tokens.
 - **traced = plain**: the traced forward has the value of the plain one.
 - **batch, padding, eager = SDPA**: `conservative-lrp`, `gradient-x-input`, `generic-attention` and `rollout`, where
   they apply, give the same scores alone and in a batch, with and without padding (whose scores are 0), and with either
