@@ -51,7 +51,9 @@ def _line(r: Row) -> str:
 def _reason(why: str, method: str) -> str:
     """The first sentence, without the numbers of one model and the name of one method."""
     first = why.split(". ")[0].rstrip(".") + "."
-    return re.sub(r" \([^()]*\d.*?\)(?=[ ,.])", "", first).replace(f"'{method}'", "the method")
+    aside = re.compile(r" \((?:[^()]|\([^()]*\))*\)")  # with asides of its own
+    plain = aside.sub(lambda found: "" if re.search(r"\d", found[0]) else found[0], first)
+    return plain.replace(f"'{method}'", "the method")
 
 
 TITLES = (
