@@ -55,18 +55,14 @@ def test_files_are_one_noun_long():
 
 def test_importing_whence_needs_only_torch_and_numpy():
     code = """
-import sys, time, torch, numpy
+import sys, torch, numpy
 before = set(sys.modules)
-start = time.perf_counter()
 import whence
-spent = time.perf_counter() - start
 new = {m.split('.')[0] for m in set(sys.modules) - before}
-print(sorted(new - {'whence', 'torch', 'numpy'} - set(sys.stdlib_module_names)), spent)
+print(sorted(new - {'whence', 'torch', 'numpy'} - set(sys.stdlib_module_names)))
 """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    modules, spent = out.rsplit("]", 1)
-    assert modules == "["
-    assert float(spent) < 0.5
+    assert out.strip() == "[]"
 
 
 def test_methods_are_listed_with_what_they_are():
