@@ -35,8 +35,8 @@ class Encoder(nn.Module):
         """``[batch, classes]``."""
         x, padding = self.embed(input_ids), attention_mask == 0
         if self.batch_first:
-            return self.head(self.encoder(x, src_key_padding_mask=padding)[:, 0])  # type: ignore[no-any-return]
-        return self.head(self.encoder(x.transpose(0, 1), src_key_padding_mask=padding)[0])  # type: ignore[no-any-return]
+            return self.head(self.encoder(x, src_key_padding_mask=padding)[:, 0])
+        return self.head(self.encoder(x.transpose(0, 1), src_key_padding_mask=padding)[0])
 
 
 class Translator(nn.Module):
@@ -50,7 +50,7 @@ class Translator(nn.Module):
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """``[batch, classes]``."""
         mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1], dtype=self.head.weight.dtype)
-        return self.head(self.inner(self.embed(source), self.embed(target), tgt_mask=mask)[:, -1])  # type: ignore[no-any-return]
+        return self.head(self.inner(self.embed(source), self.embed(target), tgt_mask=mask)[:, -1])
 
 
 class ByHand(nn.Module):
@@ -70,7 +70,7 @@ class ByHand(nn.Module):
         for i in range(2):
             x = x + self.attention(self.blocks[i], self.norms[2 * i](x))
             x = x + self.mlps[i](self.norms[2 * i + 1](x))
-        return self.head(x.mean(1))  # type: ignore[no-any-return]
+        return self.head(x.mean(1))
 
 
 def multi_head(layer: nn.Module, x: Tensor) -> Tensor:
@@ -81,16 +81,16 @@ def multi_head(layer: nn.Module, x: Tensor) -> Tensor:
 
 def einsum(layer: nn.Module, x: Tensor) -> Tensor:
     """Attention in einsums, queries, keys and values in one projection."""
-    q, k, v = (t.unflatten(-1, (4, 4)) for t in layer[0](x).chunk(3, -1))  # type: ignore[index]
+    q, k, v = (t.unflatten(-1, (4, 4)) for t in layer[0](x).chunk(3, -1))
     p = (torch.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(4)).softmax(-1)
-    out: Tensor = layer[1](torch.einsum("bhqk,bkhd->bqhd", p, v).flatten(2))  # type: ignore[index]
+    out: Tensor = layer[1](torch.einsum("bhqk,bkhd->bqhd", p, v).flatten(2))
     return out
 
 
 def fused(layer: nn.Module, x: Tensor) -> Tensor:
     """Attention by torch's fused kernel."""
-    q, k, v = layer[0](x).unflatten(-1, (3, 4, 4)).permute(2, 0, 3, 1, 4)  # type: ignore[index]
-    out: Tensor = layer[1](F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))  # type: ignore[index]
+    q, k, v = layer[0](x).unflatten(-1, (3, 4, 4)).permute(2, 0, 3, 1, 4)
+    out: Tensor = layer[1](F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
     return out
 
 

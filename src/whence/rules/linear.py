@@ -186,13 +186,7 @@ def z_box(
     return x * back(s) - low * back_low(s) - high * back_high(s)
 
 
-def w_square(
-    apply: Bilinear,
-    x: Tensor,
-    w: Tensor,
-    R: Tensor,
-    bias: Tensor | None = None,
-) -> Tensor:
+def w_square(apply: Bilinear, x: Tensor, w: Tensor, R: Tensor, bias: Tensor | None = None) -> Tensor:
     """``R_j = sum_i w_ji^2 / sum_j' w_j'i^2 R_i``, for a first layer on any input (Montavon et al. 2017, sec. 4.1).
 
     Args:
@@ -203,13 +197,7 @@ def w_square(
     return back(stable_divide(R, z, 0.0))
 
 
-def flat(
-    apply: Bilinear,
-    x: Tensor,
-    w: Tensor,
-    R: Tensor,
-    bias: Tensor | None = None,
-) -> Tensor:
+def flat(apply: Bilinear, x: Tensor, w: Tensor, R: Tensor, bias: Tensor | None = None) -> Tensor:
     """``R_j = sum_i 1 / n_i R_i``: evenly over the ``n_i`` inputs of each output (Lapuschkin et al. 2019).
 
     Args:
