@@ -31,11 +31,11 @@ test-slow: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) -m slow
 
 bench: $(READY)
-	@echo "Measuring cost (about half an hour)"
+	@echo "Measuring cost (methods that run the model hundreds of times take minutes each)"
 	@$(BIN)/python benchmarks/cost.py
 
 conformance: $(READY)
-	@echo "Every method on every family (about ten minutes); writes docs/architectures.md"
+	@echo "Every method on every family (about four minutes on two cores); writes docs/architectures.md"
 	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error $(BIN)/python -m conformance.run --write
 
 # timm needs torchvision and the newest torch, several gigabytes: an environment of its own, and no part in CI
