@@ -234,6 +234,17 @@ def test_a_trained_model_of_reactions():
     assert len(e.words[0]) == len(e.tokens[0]) - 2
 
 
+@pytest.mark.parametrize(("reaction", "atom", "place"), [
+    ("CC(=O)Cl.NCc1ccccc1>>CC(=O)[MASK]Cc1ccccc1", "N", 9),  # the nitrogen of an amide was that of the amine
+    ("Brc1ccccc1.OB(O)c1ccncc1>>c1ccc(-c2cc[MASK]cc2)cc1", "n", 20),  # a pyridine keeps its own
+])  # fmt: skip
+def test_an_atom_of_the_product_comes_from_the_reactants(reaction, atom, place):
+    e = whence.Explainer.from_pretrained(shared("weights", "rxnmapper_albert"))(reaction)
+    assert e.target_names == (atom,)
+    assert int(e.scores[0].argmax()) == place
+    assert e.tokens[0][place] == atom
+
+
 def test_raw_input_without_a_processor_is_refused():
     for raw in ("a film", np.zeros(3), ["a film"], None):
         with pytest.raises(whence.InputError, match="takes tensors"):

@@ -15,10 +15,10 @@ SOURCE = Path(whence.__file__).parent
 ORDER = [
     "errors", "extras", "progress", "magnitudes", "einsum", "axes", "node", "custom", "call", "coverage",
     "operations", "learned", "kinds",
-    "attention", "propagate", "ledger", "trace", "target", "diagnosis", "run", "streams", "blocks", "biases", "rollup",
-    "relations", "rules", "rules.linear", "rules.gradient", "rules.relevance", "methods", "words", "origin", "view",
-    "render", "files", "store", "arithmetic", "result", "views", "explanation", "explain", "inputs", "mapping",
-    "answers", "pretrained", "explainer", "check", "demo", "cli", "__main__",
+    "attention", "propagate", "ledger", "trace", "target", "diagnosis", "run", "locality", "streams", "blocks",
+    "biases", "rollup", "relations", "rules", "rules.linear", "rules.gradient", "rules.relevance", "methods", "words",
+    "origin", "view", "render", "files", "store", "arithmetic", "result", "views", "explanation", "explain", "inputs",
+    "mapping", "answers", "pretrained", "explainer", "check", "demo", "cli", "__main__",
 ]  # fmt: skip
 
 

@@ -322,7 +322,7 @@ one(
 one(
     "CLAP", 4, {"image": 64, "text": 7}, "ClapModel", config="ClapConfig",
     target=lambda o: o.logits_per_audio.diagonal(),
-    inputs=lambda n: {**text(n), "input_features": torch.randn(n, 1, 32, 16), "is_longer": torch.zeros(n, 1,
+    inputs=lambda n: {**text(n), "input_features": torch.randn(n, 1, 64, 16), "is_longer": torch.zeros(n, 1,
     dtype=torch.bool)},
     implementations=("eager",), options={
         "text_config": WORDS | {"projection_dim": 16}, "projection_dim": 16, "audio_config": {"window_size": 2,

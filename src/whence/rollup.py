@@ -7,12 +7,14 @@ layers from the last to the first, ``v <- v + v A``, instead of a product of squ
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from .errors import MethodError, ModelError
+from .errors import MethodError, ModelError, WhenceWarning
+from .locality import mixers
 from .node import node_of
 from .run import Run
 
@@ -82,6 +84,27 @@ def require_maps(run: Run, method: str, *layers: int | None) -> None:
             f"'{method}' does not roll up. Methods for several streams (generic-attention, rollout) and input-level "
             "methods (conservative-lrp, gradient-x-input) work."
         )
+
+
+def require_local(run: Run, method: str) -> None:
+    """Refuse a model whose tokens also meet outside attention, which a method that rolls layers up would miss."""
+    found = mixers(run)
+    if not found:
+        return
+    first = next(i for i, r in enumerate(run.trace.residuals) if r.attentions)
+    inside = any(r is mixer for r in run.trace.residuals[first:] for mixer in found)
+    if inside or run.source(None).embedded:
+        raise ModelError(
+            f"Tokens read one another outside attention, too (in {len(found)} of the model's "
+            f"{len(run.trace.residuals)} residual branches: convolutions, recurrences, state spaces), which '{method}' "
+            "does not follow. Input-level methods (conservative-lrp, gradient-x-input) work."
+        )
+    warnings.warn(
+        f"Before its first attention the model lets positions read one another (a convolution): '{method}' tells of "
+        "positions as they enter that attention, not of the signal before.",
+        WhenceWarning,
+        stacklevel=3,
+    )
 
 
 def read_rows(gradient: Tensor) -> Tensor:

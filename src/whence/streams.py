@@ -12,6 +12,7 @@ from .node import Node, Source, node_of
 from .run import Run
 
 IMAGE_NAMES = ("pixel", "image", "visual", "video")
+FOLDED = 4  # folding a signal in two makes its cells four times as long as wide, or more
 
 
 @dataclass
@@ -67,7 +68,7 @@ def entries(run: Run) -> list[tuple[Tensor, Dim]]:
 def split(dim: Dim, length: int, run: Run) -> list[Stream]:
     """The streams along a token axis: usually one; several where inputs are concatenated (ViLT, VisualBERT)."""
     if len(dim) == 2 and _name(dim, run.trace.sources) == "image":
-        return [Stream("image", 0, length, torch.zeros(length, dtype=torch.bool), (dim[0].size, dim[1].size))]
+        return [Stream("image", 0, length, torch.zeros(length, dtype=torch.bool), _grid(dim, run))]
     stretches = _stretches(dim, length, run)
     groups: list[list[_Stretch]] = []
     waiting: list[_Stretch] = []  # tokens of the model's own belong to what they precede
@@ -114,8 +115,17 @@ def _stretches(dim: Dim, length: int, run: Run) -> list[_Stretch]:
                 )
             return out
     name = _name(dim, run.trace.sources)
-    grid = (dim[0].size, dim[1].size) if len(dim) == 2 and name == "image" else None
-    return [_Stretch(name, length, grid)]
+    return [_Stretch(name, length, _grid(dim, run) if name == "image" else None)]
+
+
+def _grid(dim: Dim, run: Run) -> tuple[int, int] | None:
+    """Height and width of two axes that are a picture's, unless it was folded on the way there (CLAP's sound)."""
+    if len(dim) != 2:
+        return None
+    rows, columns = dim[0].size, dim[1].size
+    sizes = [source.tensor.shape[-2:] for source in run.trace.sources if source.tensor.dim() >= 4]
+    cells = [(height / rows, width / columns) for height, width in sizes]
+    return (rows, columns) if not cells or any(max(cell) < FOLDED * min(cell) for cell in cells) else None
 
 
 def _size(dim: Dim) -> int:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 
 from ..extras import need
-from ..rollup import read_rows
+from ..rollup import read_rows, require_local, require_maps
 from ..run import Run
 from . import Reading, method
 from .attention import AttentionLevel
@@ -47,6 +47,8 @@ class AttentionFlow(AttentionLevel):
 
     def read(self, run: Run) -> Reading:
         """``[batch, tokens]``: sample by sample, padding left out."""
+        require_maps(run, self.name, self.start_layer)
+        require_local(run, self.name)
         maps, gradient = self.attention(run, self.start_layer)
         means = torch.stack([A.mean(1) for A in maps[self.start_layer :]], 1).double().cpu()  # [batch, layers, q, k]
         rows = read_rows(gradient)[:, 0].double().cpu()

@@ -43,7 +43,7 @@ from ..attention import AttentionRecord
 from ..blocks import Block, blocks, vectors
 from ..errors import MethodError
 from ..node import edge_of, node_of
-from ..rollup import all_rows, looked_at, positive_mean, read_rows, require_maps, roll_up, stacked
+from ..rollup import all_rows, looked_at, positive_mean, read_rows, require_local, require_maps, roll_up, stacked
 from ..run import Rulebook, Run
 from . import Method, Reading, method
 
@@ -82,6 +82,7 @@ class BiAttention(Method):
     def read(self, run: Run) -> Reading:
         """The explained rows of ``F * R``."""
         require_maps(run, self.name, self.start_layer)
+        require_local(run, self.name)
         records = run.trace.attentions
         probabilities = [r.probabilities for r in records if r.probabilities is not None]
         found = run.backward(probabilities, keep=True)

@@ -43,6 +43,7 @@ from ..rollup import (
     positive_mean,
     read_rows,
     require_attention,
+    require_local,
     roll_up,
     several_streams,
     stacked,
@@ -78,6 +79,7 @@ class GenericAttention(AttentionLevel):
     def read(self, run: Run) -> Reading:
         """The explained rows of ``R``."""
         require_attention(run, self.name, self.start_layer)
+        require_local(run, self.name)
         several = several_streams(run)
         maps, rows, heads = self.maps(run, keep=several)
         if several:

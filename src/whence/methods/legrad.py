@@ -33,7 +33,7 @@ from torch import Tensor
 from ..attention import AttentionRecord
 from ..blocks import blocks, laid_out, padding, vectors
 from ..errors import MethodError, ModelError
-from ..rollup import looked_at, require_maps, stacked
+from ..rollup import looked_at, require_local, require_maps, stacked
 from ..run import Rulebook, Run
 from . import Method, Reading, method
 
@@ -66,6 +66,7 @@ class LeGrad(Method):
     def read(self, run: Run) -> Reading:
         """``[batch, tokens]``: the sum over layers; what each layer gave, and each head of it, besides."""
         require_maps(run, self.name)
+        require_local(run, self.name)
         stream = blocks(run, self.name)
         first = 0 if self.layers is None else max(0, len(stream) - self.layers)
         used = list(zip(run.trace.attentions, stream, strict=True))[first:]

@@ -49,7 +49,7 @@ from ..call import Call, Rule
 from ..errors import MethodError, ModelError, TargetError
 from ..node import Node, node_of
 from ..propagate import LinearParts, linear_parts
-from ..rollup import require_maps
+from ..rollup import require_local, require_maps
 from ..rules import gradient as rules
 from ..rules.linear import absolute, pull
 from ..run import Rulebook, Run
@@ -217,6 +217,7 @@ class LibraGrad(InputLevel):
     def _att_cat(self, run: Run, blocks: Tensor) -> Tensor:
         """Gradient x input of each block but the first, weighed by the attention that the block before paid."""
         require_maps(run, self.name)
+        require_local(run, self.name)
         records = run.trace.attentions
         if len(records) != blocks.shape[1] or len(records) < 2:
             raise ModelError(

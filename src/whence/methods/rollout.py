@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..axes import Dim
 from ..relations import State, accumulate, from_layer
-from ..rollup import all_rows, column_sums, read_rows, require_attention, roll_up, several_streams
+from ..rollup import all_rows, column_sums, read_rows, require_attention, require_local, roll_up, several_streams
 from ..run import Run
 from . import Reading, method
 from .attention import AttentionLevel, probabilities
@@ -43,6 +43,7 @@ class Rollout(AttentionLevel):
     def read(self, run: Run) -> Reading:
         """The explained rows of the product."""
         require_attention(run, self.name, self.start_layer)
+        require_local(run, self.name)
         if several_streams(run):
             maps = from_layer(run, [A.mean(1) for A in probabilities(run)], self.start_layer)
             return self.streams(run, maps, self.update)

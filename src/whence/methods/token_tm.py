@@ -30,7 +30,7 @@ from torch import Tensor
 
 from ..blocks import Block, blocks, padding, vectors
 from ..errors import MethodError
-from ..rollup import positive_mean, read_rows, require_maps
+from ..rollup import positive_mean, read_rows, require_local, require_maps
 from ..rules.gradient import expose_heads
 from ..run import Rulebook, Run
 from . import Method, Reading, method
@@ -65,6 +65,7 @@ class TokenTM(Method):
     def read(self, run: Run) -> Reading:
         """The explained rows of ``C``, from the last block to the first."""
         require_maps(run, self.name)
+        require_local(run, self.name)
         stream = blocks(run, self.name)
         records = run.trace.attentions
         probabilities = [r.probabilities for r in records if r.probabilities is not None]

@@ -33,7 +33,7 @@ from ..call import Rule
 from ..errors import MethodError
 from ..propagate import Phase
 from ..relations import explained, from_layer, relate
-from ..rollup import positive_mean, read_rows, require_attention, roll_up, several_streams
+from ..rollup import positive_mean, read_rows, require_attention, require_local, roll_up, several_streams
 from ..rules.linear import EPS
 from ..rules.relevance import Rules
 from ..run import Rulebook, Run
@@ -91,6 +91,7 @@ class TransformerAttribution(Method):
     def read(self, run: Run) -> Reading:
         """The explained rows of the roll-up."""
         require_attention(run, self.name, self.start_layer, self.block)
+        require_local(run, self.name)
         several = several_streams(run)
         gradients, relevances = self.maps(run, keep=several)
         layers = run.settle(gradient=False, end=run.boundaries[0].tensor if run.boundaries else None)
