@@ -58,6 +58,11 @@ CASES = {
     "05_attnlrp_gpt2": (["*_input_ids", "*_target*", "*_relevance", "*_relevance_target2"], []),
     "05_attnlrp_llama": (["*_input_ids", "*_target*", "*_relevance", "*_relevance_target2"], []),
     "06_attention_flow": (["*_mats", "*_flow_mats_unnormalised", "*_joint"], []),
+    "07_perturbation": (
+        ["fracs", "unk_token_id", "*_input_ids", "*__attribution", "*__generate_evidence", "*__pruning_mse", "*__AU*",
+         "images01", "target", "vis_noties", "vis_noties_???__*"],
+        [],
+    ),
     "10_legrad_clip": (["pixel_values", "text_embedding", "cosine", "L*_before_minmax", "L*_REIMPL_*"], []),
     "12_libragrad_vit": (["pixel_values", "logits", "S?_NG_*", "S?_LX*"], ["*_matrix"]),
     "13_palrp_vit": (
@@ -94,7 +99,7 @@ def main():
             for name in ("config.json", "model.safetensors"):
                 shutil.copyfile(SHARED / case / "hf" / name, HERE / case / "hf" / name)
         types = "float*" if case.startswith("00") else "float64*"
-        for path in sorted((SHARED / case).glob(f"golden_{types}.npz")):
+        for path in sorted((SHARED / case).glob(f"*_{types}.npz")):
             with np.load(path) as arrays:
                 chosen = {name: arrays[name] for name in arrays.files if kept(name, keep, drop)}
             np.savez_compressed(HERE / case / path.name, **chosen)

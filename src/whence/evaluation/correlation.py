@@ -1,0 +1,14 @@
+"""How alike two maps are."""
+
+from __future__ import annotations
+
+from ..extras import need
+from .case import Floats
+
+
+def rank_correlation(a: Floats, b: Floats) -> float:
+    """Spearman's, from -1 to 1; 0 where one of the maps is constant."""
+    ranks = need("scipy.stats", "rank correlation", "evaluation").rankdata
+    x, y = (ranks(v) - (len(v) + 1) / 2 for v in (a, b))
+    size = float((x @ x) * (y @ y)) ** 0.5
+    return float(x @ y) / size if size > 0 else 0.0

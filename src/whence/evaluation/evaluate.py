@@ -1,0 +1,190 @@
+"""``whence.evaluate``: a model, a dataset, methods and measures in; a table with intervals out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from .. import __version__
+from ..data.dataset import Dataset
+from ..data.item import Item
+from ..data.named import load as load_dataset
+from ..errors import InputError, ModelError, WhenceError
+from ..explainer import Explainer
+from ..progress import track
+from . import measures as _registered  # noqa: F401  # importing it registers them
+from .classes import Classes
+from .contender import Contender, contenders
+from .evaluator import Evaluator
+from .measure import Measure, create
+from .results import Evaluation
+from .row import Row
+from .shards import Shards
+from .shuffled import shuffled
+
+
+def evaluate(
+    explainer: Explainer,
+    dataset: str | Path | Dataset | Sequence[Item],
+    methods: str | Iterable[str | Contender] | None = None,
+    measures: str | Iterable[str | Measure] = ("auac", "au-mse"),
+    *,
+    target: str = "prediction",
+    baseline: str | None = None,
+    unit: str = "patch",
+    special: bool = False,
+    limit: int | None = None,
+    seed: int = 0,
+    bootstrap: int = 2000,
+    labels: Mapping[str, str | int] | None = None,
+    batch_size: int = 16,
+    out: str | Path | None = None,
+    root: str | Path | None = None,
+    split: str | None = None,
+    progress: bool | None = None,
+) -> Evaluation:
+    """Measure how far explanations of a model can be trusted, on real data.
+
+    Args:
+        explainer: the model.
+        dataset: a name (``"sst2"``), a path, a :class:`whence.data.Dataset`, or items.
+        methods: names, or ``"label=method:option=value"``; ``None``: all that apply to the model.
+        measures: names from :func:`whence.evaluation.measures`, or measures with options of their own.
+        target: which class is explained: ``"prediction"`` or ``"label"``.
+        baseline: what stands in for a removed feature: ``unk``, ``mask``, ``pad``, ``hide``; of pictures ``zero``,
+            ``mean``, ``blur``.
+        unit: of pictures, remove each ``"patch"`` or each ``"pixel"``.
+        special: of texts, remove [CLS] and [SEP], too.
+        limit: how many samples, drawn by ``seed``; ``None``: all.
+        seed: of the draw, of ties, of random weights and of the bootstrap.
+        bootstrap: how many bootstrap samples the intervals are made of.
+        labels: which class of the model each label of the dataset is, where their names differ.
+        batch_size: how many inputs are run together; results do not depend on it.
+        out: a directory for the results; an interrupted evaluation is taken up there.
+        root, split: for a dataset by name: the directory of datasets, and which part.
+        progress: show a bar on stderr; ``None``: if there is a terminal.
+
+    Returns:
+        The evaluation: ``print(found.table())``, ``found.cells``, ``found.difference(...)``.
+
+    Example:
+        >>> explainer = whence.Explainer.from_pretrained("model")
+        >>> found = whence.evaluate(explainer, "sst2", ["conservative-lrp", "random"], ["auac"], limit=100, root="data")
+        >>> print(found.table())
+    """
+    if target not in ("prediction", "label"):
+        raise InputError(f"The target of an evaluation is 'prediction' or 'label', not '{target}'.")
+    if unit not in ("patch", "pixel"):
+        raise InputError(f"The unit that is removed from pictures is 'patch' or 'pixel', not '{unit}'.")
+    chosen = [create(m) if isinstance(m, str) else m for m in ([measures] if isinstance(measures, str) else measures)]
+    ways = contenders(methods)
+    source, items = _items(dataset, root, split, limit, seed)
+    _require(chosen, items, source, target)
+    names = {int(k): str(v) for k, v in (explainer.answers.labels or _labels(explainer.model)).items()}
+    known = source.labels if isinstance(source, Dataset) else None
+    evaluator = Evaluator(
+        explainer, ways, chosen, Classes(names, _count(explainer, items, names), known, labels), target == "label",
+        baseline, unit, special, seed, batch_size, _stranger(explainer, chosen, seed),
+    )  # fmt: skip
+    settings = {
+        "whence": __version__,
+        "torch": torch.__version__,
+        "dataset": _described(source, items, limit),
+        "model": {"class": type(explainer.model).__name__, "fingerprint": fingerprint(explainer.model)},
+        "methods": [{"label": w.label, "method": w.method, "options": dict(w.options)} for w in ways],
+        "measures": [{"name": m.name, "options": m.options} for m in chosen],
+        "target": target, "baseline": baseline, "unit": unit, "special": special, "seed": seed,
+        "bootstrap": bootstrap, "labels": dict(labels or {}),
+    }  # fmt: skip
+    return _run(evaluator, items, settings, out, progress)
+
+
+def _run(
+    evaluator: Evaluator, items: list[Item], settings: dict[str, Any], out: str | Path | None, progress: bool | None
+) -> Evaluation:
+    shards = None if out is None else Shards(out, settings)
+    rows: list[Row] = [] if shards is None else shards.rows()
+    done = {row.id for row in rows}
+    left = [item for item in items if item.id not in done]
+    size = evaluator.batch_size
+    parts = [left[k : k + size] for k in range(0, len(left), size)]
+    for part in track(parts, len(parts), "Evaluating", progress):
+        found = evaluator.rows(part)
+        if len(evaluator.refused) == len(evaluator.contenders):
+            raise ModelError(next(iter(evaluator.refused.values())))
+        rows += found
+        if shards is not None:
+            shards.add(found)
+    evaluation = Evaluation(settings, rows, evaluator.refused)
+    if shards is not None:
+        shards.finish(evaluation)
+    return evaluation
+
+
+def _items(
+    dataset: str | Path | Dataset | Sequence[Item], root: Any, split: str | None, limit: int | None, seed: int
+) -> tuple[Dataset | None, list[Item]]:
+    source = load_dataset(dataset, root=root, split=split) if isinstance(dataset, str | Path) else dataset
+    if isinstance(source, Dataset):
+        items = source.sample(limit, seed) if limit is not None else list(source)
+    else:
+        items = list(source)[:limit]
+    if not items:
+        raise InputError("The dataset has no samples.")
+    if len({item.id for item in items}) < len(items):
+        raise InputError("Two samples of the dataset have the same id.")
+    return (source if isinstance(source, Dataset) else None), items
+
+
+def _require(chosen: Sequence[Measure], items: Sequence[Item], source: Dataset | None, target: str) -> None:
+    """What no sample has is named before any work is done."""
+    name = "The dataset" if source is None else f"The dataset '{source.name}'"
+    has = {what: any(getattr(item, what) is not None for item in items) for what in ("label", "mask", "rationale")}
+    for m in chosen:
+        for what in sorted(m.needs & set(has)):
+            if not has[what]:
+                raise InputError(f"{name} has no {what}s, which the measure '{m.name}' needs.")
+    if target == "label" and not has["label"]:
+        raise InputError(f"{name} has no labels, and target='label' explains the true class.")
+
+
+def _labels(model: nn.Module) -> Mapping[Any, Any]:
+    return getattr(getattr(model, "config", None), "id2label", None) or {}
+
+
+def _count(explainer: Explainer, items: Sequence[Item], names: Mapping[int, str]) -> int:
+    """How many classes the model has; asked of the model where its configuration does not say."""
+    if names:
+        return max(names) + 1
+    for item in items:
+        try:
+            return int(explainer(item.input, "gradient-x-input").logits.shape[-1])
+        except WhenceError:
+            continue
+    raise InputError("None of the samples can be read by the model.")
+
+
+def _stranger(explainer: Explainer, chosen: Sequence[Measure], seed: int) -> Explainer | None:
+    if not any("randomised" in m.needs for m in chosen):
+        return None
+    return Explainer(shuffled(explainer.model, seed), explainer.processor, labels=explainer.answers.labels or None)
+
+
+def _described(source: Dataset | None, items: Sequence[Item], limit: int | None) -> dict[str, Any]:
+    ids = hashlib.sha256("\n".join(sorted(item.id for item in items)).encode()).hexdigest()[:16]
+    known = {} if source is None else {"name": source.name, "split": source.split}
+    return {**known, "limit": limit, "samples": len(items), "ids": ids}
+
+
+def fingerprint(model: nn.Module) -> str:
+    """A hash of a model's parameters and buffers."""
+    out = hashlib.sha256()
+    for name, tensor in model.state_dict().items():
+        out.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        out.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return out.hexdigest()[:16]

@@ -1,0 +1,33 @@
+"""All measures, one a file; importing this registers them."""
+
+from . import (
+    activation,
+    agreement,
+    conservation,
+    eraser,
+    insertion,
+    localisation,
+    perturbation,
+    randomisation,
+    rationales,
+    regions,
+    saco,
+    segmentation,
+    sensitivity,
+)
+
+__all__ = [
+    "activation",
+    "agreement",
+    "conservation",
+    "eraser",
+    "insertion",
+    "localisation",
+    "perturbation",
+    "randomisation",
+    "rationales",
+    "regions",
+    "saco",
+    "segmentation",
+    "sensitivity",
+]

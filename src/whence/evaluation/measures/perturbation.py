@@ -1,0 +1,57 @@
+"""Positive and negative perturbation (Chefer et al., CVPR 2021).
+
+Features are removed from the most relevant (positive) or from the least relevant (negative), 10 % to 90 % of them, and
+the model's accuracy is watched: a good explanation makes it fall at once, or keeps it to the end. Which class is
+explained, the predicted one or the true one, is the ``target`` of :func:`whence.evaluate`; whether the model is right
+is always judged by the label. The published code removes pixels (``unit="pixel"``) by black ones, rounds down, and has
+no code for the area; here it is by trapezoids over the nine steps, so that a model that is always right has 0.8.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ..case import Case, Flags, Floats
+from ..flipping import area, removed_first
+from ..measure import Measure, measure
+
+STEPS = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9])
+
+
+@measure("positive-perturbation")
+@dataclass(frozen=True)
+class PositivePerturbation(Measure):
+    """The area under the accuracy, the most relevant features removed first."""
+
+    paper: ClassVar[str] = "Chefer et al., CVPR 2021"
+    higher: ClassVar[bool | None] = False
+    needs: ClassVar[frozenset[str]] = frozenset({"label"})
+    sign: ClassVar[int] = 1
+
+    def plan(self, case: Case) -> Flags:
+        """Nine steps."""
+        return removed_first(case, self.sign * case.scores, [int(len(case.scores) * step) for step in STEPS])
+
+    def sample(self, case: Case, logits: Floats) -> Floats:
+        """Whether the model is right, at each step."""
+        return np.asarray(logits.argmax(-1) == case.label, float)
+
+    def finish(self, mean: Floats) -> Floats:
+        """The area under the accuracy."""
+        return area(STEPS, mean)
+
+    def axis(self) -> Floats:
+        """The share of features that are removed."""
+        return STEPS
+
+
+@measure("negative-perturbation")
+@dataclass(frozen=True)
+class NegativePerturbation(PositivePerturbation):
+    """The area under the accuracy, the least relevant features removed first."""
+
+    higher: ClassVar[bool | None] = True
+    sign: ClassVar[int] = -1

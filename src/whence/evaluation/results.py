@@ -1,0 +1,206 @@
+"""What an evaluation found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError
+from .case import Floats
+from .interval import interval, paired_interval
+from .measure import Measure, create
+from .row import Row
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A measure of a method.
+
+    Attributes:
+        method, measure: which.
+        value: over all samples.
+        low, high: its 95 % interval.
+        samples: of how many.
+    """
+
+    method: str
+    measure: str
+    value: float
+    low: float
+    high: float
+    samples: int
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much larger a measure is for one method than for another, on the samples that both explain."""
+
+    measure: str
+    method: str
+    other: str
+    value: float
+    low: float
+    high: float
+    samples: int
+
+
+@dataclass
+class Evaluation:
+    """What an evaluation found.
+
+    Attributes:
+        settings: all that it depends on: dataset, model, methods, measures, baseline, seeds.
+        rows: one per sample, method and measure.
+        refused: methods that do not apply to the model, and why.
+
+    Example:
+        >>> found = whence.evaluate(explainer, "sst2", ["conservative-lrp", "random"], ["auac"], root="data")
+        >>> print(found.table())
+    """
+
+    settings: Mapping[str, Any]
+    rows: Sequence[Row]
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def measures(self) -> dict[str, Measure]:
+        """The measures, by name."""
+        return {m["name"]: create(m["name"], m["options"]) for m in self.settings["measures"]}
+
+    @property
+    def methods(self) -> list[str]:
+        """The labels of the methods that apply."""
+        return [m["label"] for m in self.settings["methods"] if m["label"] not in self.refused]
+
+    @cached_property
+    def _vectors(self) -> dict[tuple[str, str], dict[str, Floats]]:
+        """(method, measure) -> sample -> vector; samples in the order of their ids, whatever order they came in."""
+        out: dict[tuple[str, str], dict[str, Floats]] = {}
+        for row in sorted(self.rows, key=lambda row: row.id):
+            if row.vector:
+                out.setdefault((row.method, row.measure), {})[row.id] = np.asarray(row.vector)
+        return out
+
+    # -- values ------------------------------------------------------------------------------------------------------
+
+    def cell(self, method: str, measure: str) -> Cell | None:
+        """One cell of the table; ``None`` where nothing was measured."""
+        found = self._vectors.get((method, measure))
+        if not found:
+            return None
+        vectors, m = np.stack(list(found.values())), self.measures[measure]
+        low, high = interval(vectors, m.finish, self.settings["bootstrap"], self.settings["seed"])
+        return Cell(method, measure, float(m.finish(vectors.mean(0))), low, high, len(vectors))
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        """All cells."""
+        every = (self.cell(method, measure) for measure in self.measures for method in self.methods)
+        return [cell for cell in every if cell is not None]
+
+    def curve(self, method: str, measure: str) -> tuple[Floats, Floats] | None:
+        """Where a mean curve stands, and its values; ``None`` where the measure is no curve."""
+        found, axis = self._vectors.get((method, measure)), self.measures[measure].axis()
+        return None if not found or axis is None else (axis, np.stack(list(found.values())).mean(0))
+
+    def difference(self, measure: str, method: str, other: str) -> Difference:
+        """A paired comparison of two methods.
+
+        Example:
+            >>> found.difference("auac", "conservative-lrp", "random").low > 0
+        """
+        a, b = (self._vectors.get((label, measure), {}) for label in (method, other))
+        shared = [name for name in a if name in b]
+        if not shared:
+            raise InputError(f"'{method}' and '{other}' have no sample in common on which '{measure}' was measured.")
+        x, y = (np.stack([each[name] for name in shared]) for each in (a, b))
+        finish = self.measures[measure].finish
+        low, high = paired_interval(x, y, finish, self.settings["bootstrap"], self.settings["seed"])
+        value = float(finish(x.mean(0)) - finish(y.mean(0)))
+        return Difference(measure, method, other, value, low, high, len(shared))
+
+    def differences(self, measure: str) -> list[Difference]:
+        """Every pair of methods."""
+        there = [method for method in self.methods if (method, measure) in self._vectors]
+        return [self.difference(measure, a, b) for i, a in enumerate(there) for b in there[i + 1 :]]
+
+    # -- what stands beside them -------------------------------------------------------------------------------------
+
+    @property
+    def accuracy(self) -> float | None:
+        """The share of the samples on which the model is right; ``None`` without labels."""
+        said = {row.id: row.prediction == row.label for row in self.rows if row.label is not None and row.measure}
+        return sum(said.values()) / len(said) if said else None
+
+    @property
+    def samples(self) -> int:
+        """How many samples something was measured on."""
+        return len({row.id for row in self.rows if row.vector})
+
+    def seconds(self, method: str) -> float:
+        """The mean cost of one explanation."""
+        costs = {row.id: row.seconds for row in self.rows if row.method == method and row.measure}
+        return sum(costs.values()) / len(costs) if costs else float("nan")
+
+    @property
+    def failures(self) -> list[Row]:
+        """What could not be explained or measured, each with its reason."""
+        return [row for row in self.rows if row.error]
+
+    def summary(self) -> dict[str, Any]:
+        """All of it but the vectors, as it is written to ``results.json``."""
+        return {
+            "settings": dict(self.settings),
+            "samples": self.samples,
+            "accuracy": self.accuracy,
+            "cells": [vars(cell) for cell in self.cells],
+            "curves": {
+                name: {"axis": list(map(float, m.axis())), "methods": self._curves(name)}  # type: ignore[arg-type]  # not None, by the condition
+                for name, m in self.measures.items()
+                if m.axis() is not None
+            },
+            "differences": [vars(d) for name in self.measures for d in self.differences(name)],
+            "seconds": {method: self.seconds(method) for method in self.methods},
+            "refused": dict(self.refused),
+            "failures": [
+                {"id": r.id, "method": r.method, "measure": r.measure, "error": r.error} for r in self.failures
+            ],
+        }
+
+    def _curves(self, measure: str) -> dict[str, list[float]]:
+        found = ((method, self.curve(method, measure)) for method in self.methods)
+        return {method: list(map(float, curve[1])) for method, curve in found if curve is not None}
+
+    def table(self) -> str:
+        """The values with their intervals, one method a line, as text."""
+        head = ["method", *self.measures, "s per sample"]
+        body = [
+            [method, *(_written(self.cell(method, name)) for name in self.measures), f"{self.seconds(method):.3g}"]
+            for method in self.methods
+        ]
+        widths = [max(len(line[i]) for line in [head, *body]) for i in range(len(head))]
+        lines = [
+            "  ".join(text.ljust(w) for text, w in zip(line, widths, strict=True)).rstrip() for line in [head, *body]
+        ]
+        return "\n".join([*lines, "", *self.notes()])
+
+    def notes(self) -> Iterable[str]:
+        """What a reader of the table must know."""
+        right = "unknown (no labels)" if self.accuracy is None else f"{self.accuracy:.1%}"
+        yield f"{self.samples} samples; the model's accuracy on them: {right}; 95 % intervals by bootstrap."
+        better = {True: "higher is better", False: "lower is better", None: "neither is better"}
+        yield "; ".join(f"{name}: {better[m.higher]}" for name, m in self.measures.items()) + "."
+        for label, why in self.refused.items():
+            yield f"{label} does not apply: {why}"
+        if self.failures:
+            first = self.failures[0]
+            lost = len({(row.id, row.method) for row in self.failures})
+            yield f"{lost} explanations failed or could not be measured; the first: sample {first.id}, {first.error}"
+
+
+def _written(cell: Cell | None) -> str:
+    return "-" if cell is None else f"{cell.value:.3f} [{cell.low:.3f}, {cell.high:.3f}]"

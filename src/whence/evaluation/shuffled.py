@@ -1,0 +1,23 @@
+"""A model that has learned nothing, but has weights of the same sizes."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+
+
+def shuffled(model: nn.Module, seed: int) -> nn.Module:
+    """A copy of a model with the entries of every parameter shuffled within it; shared parameters stay shared.
+
+    Example:
+        >>> other = shuffled(model, seed=0)
+    """
+    other = copy.deepcopy(model)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in other.parameters():
+            order = torch.randperm(p.numel(), generator=generator)
+            p.copy_(p.flatten()[order.to(p.device)].reshape(p.shape))
+    return other
