@@ -40,10 +40,10 @@ conformance: $(READY)
 
 # timm needs torchvision and the newest torch, several gigabytes: an environment of its own, and no part in CI
 conformance-timm:
-	@echo "Installing timm into .venv-timm (several gigabytes)"
+	@echo "Models of timm, in .venv-timm (several gigabytes); writes docs/architectures-timm.md"
 	@test -x .venv-timm/bin/python || $(PYTHON) -m venv .venv-timm
 	@.venv-timm/bin/python -m pip install --quiet --disable-pip-version-check timm -e ".[captum,flow]"
-	@OMP_NUM_THREADS=1 .venv-timm/bin/python -m conformance.timm_matrix
+	@OMP_NUM_THREADS=1 .venv-timm/bin/python -m conformance.timm_matrix --write
 
 demo: $(READY)
 	@echo "Explaining sentences and pictures with the models that come with Whence"

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 
 import whence
 from conformance import families  # noqa: F401  # adds them
@@ -26,6 +27,12 @@ from conformance.table import table
 
 HERE = Path(__file__).resolve().parent
 PASSED, TABLE = HERE / "passed.json", HERE.parent / "docs" / "architectures.md"
+
+HEAD = """# Architectures
+
+Made by `make conformance`, not by hand: a tiny seeded model of each family, from its own class, with every method
+({count} families; torch {torch}, transformers {transformers}).
+"""
 
 
 def regressions(rows: list[Row], before: dict[str, list[str]]) -> list[str]:
@@ -74,7 +81,8 @@ def main() -> None:
         lines = [f"{json.dumps(name)}: {json.dumps(before[name])}" for name in sorted(before)]
         PASSED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
         if len(rows) == len(FAMILIES):
-            TABLE.write_text(table(rows))
+            versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+            TABLE.write_text(table(rows, HEAD.format(count=len(rows), **versions)))
     sys.exit(1 if lost else 0)
 
 

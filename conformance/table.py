@@ -1,11 +1,8 @@
-"""The table of docs/architectures.md."""
+"""The tables of docs/architectures.md and docs/architectures-timm.md."""
 
 from __future__ import annotations
 
 import re
-
-import torch
-import transformers
 
 import whence
 from conformance.checks import Row
@@ -13,9 +10,9 @@ from conformance.checks import Row
 CHECKS = ("attentions", "streams", "forward", "books", "batch", "padding", "eager = sdpa", "methods")
 
 
-def table(rows: list[Row]) -> str:
-    """The page."""
-    lines = [HEAD.format(count=len(rows), torch=torch.__version__, transformers=transformers.__version__)]
+def table(rows: list[Row], head: str) -> str:
+    """The page: a title and how it was made, what the columns mean, and the rows."""
+    lines = [head + LEGEND]
     for group in dict.fromkeys(r.family.group for r in rows):
         lines += [f"## {group}", "", TITLES, "|" + "---|" * TITLES.count(" | ") + "---|"]
         lines += [_line(r) for r in rows if r.family.group == group]
@@ -60,11 +57,7 @@ TITLES = (
     "| family | attentions | streams | traced = plain | batch | padding | eager = SDPA | books off by | coverage "
     "| methods | |"
 )
-HEAD = """# Architectures
-
-Made by `make conformance`, not by hand: a tiny seeded model of each family, from its own class, with every method
-({count} families; torch {torch}, transformers {transformers}).
-
+LEGEND = """
 - **attentions, streams**: what the trace found. Attentions were counted by hand from the architecture: where the trace
   finds another number, both stand there. Streams with their numbers of tokens.
 - **traced = plain**: the traced forward has the value of the plain one.

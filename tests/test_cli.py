@@ -278,7 +278,7 @@ def test_a_pipe_gets_one_line_a_method_and_a_terminal_what_fits(monkeypatch):
     lines = run("methods").stdout.splitlines()
     assert lines[0].split() == ["method", "class-specific", "conserves", "forwards", "backwards", "needs", "paper"]
     assert [line.split()[0] for line in lines[1:]] == list(whence.methods())
-    monkeypatch.setattr(cli, "sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True)))
+    monkeypatch.setattr(cli.look, "sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True)))
     for columns in (80, 300):
         result = CliRunner().invoke(cli.app, ["methods"], env={"COLUMNS": str(columns)})
         assert result.stdout.rstrip("\n") == whence.methods().table(columns)

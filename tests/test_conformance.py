@@ -83,6 +83,6 @@ def test_the_matrix_of_timm_does_what_it_says(monkeypatch, capsys):
     monkeypatch.setattr(whence, "methods", lambda: {name: every[name] for name in CHEAP})
     assert main(["--only", "vit_tiny_patch16_224"]) == 0
     assert "2 attentions, image 17" in capsys.readouterr().out
-    monkeypatch.setitem(MODELS, "vit_tiny_patch16_224", (MODELS["vit_tiny_patch16_224"][0], 5, 17))
+    monkeypatch.setitem(MODELS, "vit_tiny_patch16_224", MODELS["vit_tiny_patch16_224"]._replace(attentions=5))
     assert main(["--only", "vit_tiny_patch16_224"]) == 1
     assert "5 expected" in capsys.readouterr().out

@@ -18,8 +18,11 @@ ORDER = [
     "attention", "propagate", "ledger", "trace", "target", "diagnosis", "run", "locality", "streams", "blocks",
     "biases", "rollup", "relations", "rules", "rules.linear", "rules.gradient", "rules.relevance", "methods", "words",
     "origin", "view", "render", "files", "store", "arithmetic", "result", "views", "explanation", "explain", "inputs",
-    "mapping", "answers", "pretrained", "explainer", "check", "demo", "cli", "__main__",
+    "mapping", "answers", "pretrained", "explainer", "check", "data", "evaluation", "demo", "cli", "__main__",
 ]  # fmt: skip
+
+
+TOGETHER = ("methods", "render", "inputs", "data", "evaluation", "cli")
 
 
 def imports(path: Path) -> set[str]:
@@ -35,8 +38,8 @@ def imports(path: Path) -> set[str]:
 
 
 def family(name: str) -> str:
-    """Methods, renderers and kinds of input stand together."""
-    return name.split(".")[0] if name.split(".")[0] in ("methods", "render", "inputs") else name
+    """Methods, renderers, kinds of input, datasets, measures and commands stand together."""
+    return name.split(".")[0] if name.split(".")[0] in TOGETHER else name
 
 
 def test_arrows_point_one_way():

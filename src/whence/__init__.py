@@ -13,6 +13,7 @@ from .errors import (
     WhenceWarning,
     WriteError,
 )
+from .evaluation import evaluate
 from .explain import explain
 from .explainer import Explainer
 from .explanation import Explanation, Explanations, load
@@ -44,6 +45,7 @@ __all__ = [
     "WhenceWarning",
     "WriteError",
     "check",
+    "evaluate",
     "explain",
     "load",
     "method",

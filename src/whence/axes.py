@@ -11,6 +11,7 @@ and gets fresh ones where they do not.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -127,7 +128,7 @@ def cut(dim: Dim, start: int, length: int, size: int) -> Dim:
         return dim
     at = 0
     for part in dim[0].parts if len(dim) == 1 else ():  # what was joined comes apart again
-        if at == start and part.length == length and part.source is not None and _size(part.source) == length:
+        if at == start and part.length == length and part.source is not None and size_of(part.source) == length:
             return part.source
         at += part.length
     return (Axis(length, (Part(dim, start, length),)),) if length != 1 else ()
@@ -313,10 +314,10 @@ def _rejoined(parts: Sequence[Part]) -> Dim | None:
     for part, one in zip(parts, cuts, strict=True):
         same = one is not None and one.source == source and one.start == at
         single = part.source is None and part.length == 1  # of which nothing is known
-        if not same and not single and cut(source, at, part.length, _size(source)) != part.source:
+        if not same and not single and cut(source, at, part.length, size_of(source)) != part.source:
             return None
         at += part.length
-    return source if source and at == _size(source) else None
+    return source if source and at == size_of(source) else None
 
 
 # -- by sample, by token ------------------------------------------------------------------------------------------
@@ -333,16 +334,14 @@ def unmerge(tensor: Tensor, axes: Axes, batch: Axis) -> tuple[Tensor, Axes]:
         if batch in dim and len(dim) > 1:
             at = dim.index(batch)
             parts = [p for p in (dim[:at], dim[at : at + 1], dim[at + 1 :]) if p]
-            sizes = [_size(p) for p in parts]
+            sizes = [size_of(p) for p in parts]
             return tensor.unflatten(i, sizes), (*axes[:i], *parts, *axes[i + 1 :])
     return tensor, axes
 
 
-def _size(dim: Dim) -> int:
-    size = 1
-    for atom in dim:
-        size *= atom.size
-    return size
+def size_of(dim: Dim) -> int:
+    """How long an axis is."""
+    return math.prod(atom.size for atom in dim)
 
 
 def arrange(tensor: Tensor, axes: Axes, batch: Axis, dims: Sequence[int] = ()) -> Tensor:

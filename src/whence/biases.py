@@ -8,14 +8,13 @@ tokens: there it is shared evenly among those that the target reads, which have 
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .axes import Dim, arrange, per_sample, per_token, precise, unmerge
+from .axes import Dim, arrange, per_sample, per_token, precise, size_of, unmerge
 from .call import Call, Rule
 from .coverage import EXACT
 from .errors import ModelError
@@ -69,7 +68,7 @@ class Biases:
         features = not any(stretches(dim, s.tokens) for dim in node.axes[-1:] for s in self._streams)
         amount, axes = unmerge(_product(gradient, constant, features), node.axes, node.batch)
         at = [(s, d) for s in self._streams for d, dim in enumerate(axes) if stretches(dim, s.tokens)]
-        wide = sum(_size(dim) > 1 for dim in axes if node.batch not in dim)
+        wide = sum(size_of(dim) > 1 for dim in axes if node.batch not in dim)
         if len(at) == 1:
             ((stream, d),) = at
             stream.add(arrange(amount, axes, node.batch, (d,)).sum(1), axes[d])
@@ -103,10 +102,6 @@ def _product(gradient: Tensor, constant: Tensor, features: bool) -> Tensor:
     if features and constant.dim() == 1 and len(constant) == gradient.shape[-1]:
         return (gradient @ constant)[..., None]
     return torch.where(gradient == 0, 0.0, gradient * constant)
-
-
-def _size(dim: Dim) -> int:
-    return math.prod(atom.size for atom in dim)
 
 
 class _Watched:
@@ -154,7 +149,7 @@ class Stretch(NamedTuple):
 def stretches(dim: Dim, tokens: Dim) -> list[Stretch]:
     """Which parts of an axis are tokens: all, none, or those that were cut out or put beside others."""
     if dim == tokens:
-        return [Stretch(0, 0, _size(tokens))] if tokens else []
+        return [Stretch(0, 0, size_of(tokens))] if tokens else []
     out: list[Stretch] = []
     at = 0
     for part in dim[0].parts if len(dim) == 1 else ():
@@ -181,7 +176,7 @@ class _Stream:
     def __init__(self, place: Tensor, tokens: Dim, end: Tensor, batch: int) -> None:
         self.place, self.tokens, self.end = place, tokens, end
         zeros = precise(place.detach()).new_zeros
-        self.map = zeros(batch, _size(tokens))
+        self.map = zeros(batch, size_of(tokens))
         self.pooled = zeros(batch)
 
     @staticmethod

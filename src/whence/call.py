@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .axes import Axis
@@ -71,6 +72,15 @@ class Call:
     kept: bool = False
     placed: Callable[[Node], None] | None = None
     exposed: Tensor | None = None
+
+    def apart(self) -> bool:
+        """Become the operation that makes a new tensor in place of overwriting one; ``False`` if there is none."""
+        if self.kwargs.get("inplace"):
+            self.kwargs = self.kwargs | {"inplace": False}
+            return True
+        func = getattr(Tensor, self.name, None) or getattr(torch, self.name, None)
+        self.func = func or self.func
+        return func is not None
 
     def run(self, *replacements: Tensor) -> Any:
         """Run the operation, with the traced tensors replaced by ``replacements`` where given."""

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .axes import Dim, arrange, per_sample, per_token, precise, unmerge
+from .axes import Dim, arrange, per_sample, per_token, precise, size_of, unmerge
 from .errors import ModelError
 from .node import Node, edge_of, node_of
 from .run import Run
@@ -71,7 +71,7 @@ def relate(run: Run, maps: Sequence[Tensor], update: Update) -> list[Written]:
 
 def _begin(run: Run, tensor: Tensor | None, rows: Dim, states: dict[int, Written], like: Tensor) -> State:
     """A stream begins: its tokens relate to themselves, or to the tokens of earlier streams that they are made of."""
-    own = torch.ones(len(like), _size(rows), dtype=like.dtype, device=like.device)
+    own = torch.ones(len(like), size_of(rows), dtype=like.dtype, device=like.device)
     state: State = {}
     behind = set() if tensor is None else node_of(tensor).ancestors() & set(states)
     for w in {states[seq].rows: states[seq] for seq in sorted(behind)}.values():
@@ -83,12 +83,12 @@ def _begin(run: Run, tensor: Tensor | None, rows: Dim, states: dict[int, Written
         parts = made / made.sum(-1, keepdim=True).clamp(min=1)
         for stream, R in w.state.items():
             state[stream] = state.get(stream, 0.0) + parts @ R
-    stretches = [(rows, 0, _size(rows))]
+    stretches = [(rows, 0, size_of(rows))]
     if state and len(rows) == 1 and rows[0].parts:  # what was joined: each part is a stream, but for constants
         ends = torch.tensor([p.length for p in rows[0].parts]).cumsum(0).tolist()
         stretches = [(p.source, e - p.length, e) for p, e in zip(rows[0].parts, ends, strict=True) if p.source]
     for stream, start, end in stretches:
-        if bool(own[:, start:end].any()) and _size(stream) == end - start:
+        if bool(own[:, start:end].any()) and size_of(stream) == end - start:
             state[stream] = torch.diag_embed(own)[:, :, start:end]
     return state
 
@@ -110,7 +110,7 @@ def _made_of(run: Run, tensor: Tensor, rows: Dim, earlier: Written) -> Tensor:
     )
     _, axes = unmerge(once, node_of(earlier.tensor).axes, batch)
     at = next((i for i, dim in enumerate(axes) if dim == earlier.rows), None)
-    if at is not None and sums.shape[1] == _size(rows):
+    if at is not None and sums.shape[1] == size_of(rows):
         once, numbered = (
             arrange(precise(unmerge(g, node_of(earlier.tensor).axes, batch)[0]), axes, batch, (at,))
             for g in (once, numbered)
@@ -119,11 +119,11 @@ def _made_of(run: Run, tensor: Tensor, rows: Dim, earlier: Written) -> Tensor:
         places = ((once * numbered).sum(1) / norm.clamp(min=torch.finfo(norm.dtype).tiny)).round()
         error = (numbered - once * places[:, None]).abs().max()
         if float(error) <= 1e-3 * float(numbered.abs().max()):
-            made = torch.zeros(len(norm), _size(rows) + 1, norm.shape[1], dtype=norm.dtype, device=norm.device)
+            made = torch.zeros(len(norm), size_of(rows) + 1, norm.shape[1], dtype=norm.dtype, device=norm.device)
             return made.scatter(1, places.long()[:, None], 1.0)[:, 1:]
     raise ModelError(
-        f"The model makes new tokens ({_size(rows)}) of others ({_size(earlier.rows)}) in a way that relations between "
-        "tokens cannot be followed through. Input-level methods (conservative-lrp, gradient-x-input) work."
+        f"The model makes new tokens ({size_of(rows)}) of others ({size_of(earlier.rows)}) in a way that relations "
+        "between tokens cannot be followed through. Input-level methods (conservative-lrp, gradient-x-input) work."
     )
 
 
@@ -142,13 +142,6 @@ def _nearest(node: Node | None, rows: Dim, states: dict[int, Written]) -> Writte
         else:
             stack += here.parents
     return states[max(found)] if found else None
-
-
-def _size(dim: Dim) -> int:
-    size = 1
-    for atom in dim:
-        size *= atom.size
-    return size
 
 
 def accumulate(mine: State, read: State, A: Tensor, queries: Dim, keys: Dim) -> State:
@@ -190,7 +183,7 @@ def explained(run: Run, written: Sequence[Written], every: bool = False) -> list
     main = run.tokens()
     if main not in scores:  # which the last attention does not look at
         scores[main] = torch.zeros(
-            run.trace.batch.size, _size(main), dtype=ends[0].tensor.dtype, device=ends[0].tensor.device
+            run.trace.batch.size, size_of(main), dtype=ends[0].tensor.dtype, device=ends[0].tensor.device
         )
     return [(main, scores[main]), *((stream, found) for stream, found in scores.items() if stream != main)]
 

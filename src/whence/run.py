@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from .axes import Axes, Dim, per_sample, per_token, precise
+from .axes import Axes, Dim, per_sample, per_token, precise, size_of
 from .call import Rule
 from .errors import InputError, ModelError, WhenceWarning
 from .ledger import Ledger
@@ -275,8 +275,10 @@ class Run:
             return keys
         record, axes = self.trace.attentions[0], self.boundaries[0].node.axes
         features = record.reads.axes[-1] if record.reads is not None and record.reads.axes[-1] in axes else axes[-1]
-        own = [dim for dim in axes if dim != features]
-        return tuple(atom for dim in own for atom in dim if atom is not self.trace.batch)
+        own = [dim for dim in axes if self.trace.batch not in dim]
+        if len(own) == 3 and size_of(own[1] + own[2]) == size_of(keys) != size_of(own[0] + own[1]):
+            return own[1] + own[2]  # features first, then rows and columns (CoAtNet)
+        return tuple(atom for dim in axes if dim != features for atom in dim if atom is not self.trace.batch)
 
     def windowed(self) -> bool:
         """Whether the first attention reads other tokens than those that enter its block: windows, merged tokens."""

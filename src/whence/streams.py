@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .axes import Dim, per_token
+from .axes import Dim, per_token, size_of
 from .node import Node, Source, node_of
 from .run import Run
 
@@ -106,7 +106,7 @@ def _stream(group: list[_Stretch], start: int) -> Stream:
 def _stretches(dim: Dim, length: int, run: Run) -> list[_Stretch]:
     """What a token axis is made of, concatenations inside concatenations opened up."""
     if len(dim) == 1 and dim[0].parts and dim[0].size == length:
-        whole = [p for p in dim[0].parts if p.source is None or _size(p.source) == p.length]
+        whole = [p for p in dim[0].parts if p.source is None or size_of(p.source) == p.length]
         if len(whole) == len(dim[0].parts):
             out: list[_Stretch] = []
             for part in dim[0].parts:
@@ -126,13 +126,6 @@ def _grid(dim: Dim, run: Run) -> tuple[int, int] | None:
     sizes = [source.tensor.shape[-2:] for source in run.trace.sources if source.tensor.dim() >= 4]
     cells = [(height / rows, width / columns) for height, width in sizes]
     return (rows, columns) if not cells or any(max(cell) < FOLDED * min(cell) for cell in cells) else None
-
-
-def _size(dim: Dim) -> int:
-    size = 1
-    for atom in dim:
-        size *= atom.size
-    return size
 
 
 def _name(dim: Dim, sources: list[Source]) -> str:

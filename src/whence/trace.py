@@ -22,7 +22,7 @@ from . import operations as ops
 from .attention import AttentionRecord, attend, in_pieces
 from .axes import Axes, Axis, Known, follow, fresh, guess
 from .call import Call, Rule, map_tensors, tensors_in
-from .coverage import Coverage
+from .coverage import EXACT, Coverage
 from .custom import CHECKPOINT, keep, opened
 from .errors import ModelError
 from .kinds import inherit, kind_of
@@ -126,6 +126,8 @@ class Trace(TorchFunctionMode):
         op = ops.operation(func)
         if op.name in ops.PASSIVE:
             return func(*args, **kwargs)
+        if kwargs.get("inplace"):  # F.relu(x, inplace=True)
+            op = op._replace(inplace=True)
         tensors = list(tensors_in((args, kwargs)))
         if any(isinstance(t, torch.nn.Parameter) for t in tensors):
             args, kwargs = map_tensors((args, kwargs), self._constant)
@@ -205,8 +207,11 @@ class Trace(TorchFunctionMode):
             call.args[0].data = call.args[0].detach().clone()  # who needs the old value keeps the old memory
             call.nodes[0].moved = True
         before = self._keep(call) if call.inplace and call.args[0].requires_grad else None
+        target, apart = next(iter(call.args), None), self._apart(call, rule)
         watched = self.ledger.watch(call, rule) if self.ledger is not None and call.traced else None
-        result = call.run() if rule is None else self._overwrite(call, rule) if call.inplace else rule(call)
+        result = made = call.run() if rule is None else rule(call)
+        if apart and isinstance(target, Tensor):
+            result, call.args = target.copy_(made), (target, *call.args[1:])
         if rule is not None and call.name == "getitem" and ops.is_stretch(call.args[1]):
             setattr(result, "_whence_part_of", call.args[:2])  # noqa: B010  # a rule's result is no view of what it was taken from
         if watched is not None and call.kind == "linear" and result._is_view():
@@ -220,7 +225,7 @@ class Trace(TorchFunctionMode):
         if outputs and (record is not None or call.kind == "attention"):
             self._attention(call, outputs[0], record or AttentionRecord.fused(call))
         if outputs and watched is not None:
-            watched(outputs[0])
+            watched(attach(made, node_of(outputs[0])) if apart else outputs[0])
         if call.inplace and hasattr(result, "_whence_part_of"):
             with self:
                 whole, index = result._whence_part_of
@@ -248,16 +253,20 @@ class Trace(TorchFunctionMode):
         leaf = value.detach().clone().requires_grad_()
         return call.args[0].copy_(leaf) if call.inplace else leaf.clone()
 
-    def _overwrite(self, call: Call, rule: Rule) -> Tensor:
-        """An in-place operation under a rule: the target takes the value and the history of the result."""
+    def _apart(self, call: Call, rule: Rule | None) -> bool:
+        """Turn an in-place operation into one that makes a new tensor, where a rule or the ledger needs the old value.
+
+        Returns:
+            Whether that was done: the target is then to take the value and the history of the result.
+        """
+        watched = self.ledger is not None and bool(call.traced) and call.kind not in EXACT
+        if not call.inplace or (rule is None and not watched) or not call.apart():
+            return False
         target: Tensor = call.args[0]
-        call.func = getattr(torch.Tensor, call.name, None) or getattr(torch, call.name)
         if target.requires_grad:
             previous = attach(target.clone(), node_of(target))
             call.replace([previous if t is target else t for t in call.traced])
-        result = target.copy_(rule(call))
-        call.args = (target, *call.args[1:])
-        return result
+        return True
 
     # -- what happened -----------------------------------------------------------------------------------------
 
@@ -329,7 +338,8 @@ class Trace(TorchFunctionMode):
 
     def _attention(self, call: Call, output: Tensor, record: AttentionRecord) -> None:
         node, record.output = node_of(output), output
-        self.asking |= {p for p in asked(node) if record.shape[1] in self._constants[p].shape}
+        met = asked(node) & set(self._constants)  # a bias that the model keeps was made of others in an earlier run
+        self.asking |= {p for p in met if record.shape[1] in self._constants[p].shape}
         self._mixers[node.seq] = len(self.attentions)
         for operand in node.parents:
             operand.claim(len(self.attentions))

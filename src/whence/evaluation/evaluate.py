@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from .. import __version__
 from ..data.dataset import Dataset
 from ..data.item import Item
 from ..data.named import load as load_dataset
@@ -22,6 +22,7 @@ from .classes import Classes
 from .contender import Contender, contenders
 from .evaluator import Evaluator
 from .measure import Measure, create
+from .removal import PIXELS, TOKENS
 from .results import Evaluation
 from .row import Row
 from .shards import Shards
@@ -81,6 +82,8 @@ def evaluate(
         raise InputError(f"The target of an evaluation is 'prediction' or 'label', not '{target}'.")
     if unit not in ("patch", "pixel"):
         raise InputError(f"The unit that is removed from pictures is 'patch' or 'pixel', not '{unit}'.")
+    if baseline is not None and baseline not in (*TOKENS, *PIXELS):
+        raise InputError(f"There is no baseline '{baseline}': choose {', '.join([*TOKENS, *PIXELS])}.")
     chosen = [create(m) if isinstance(m, str) else m for m in ([measures] if isinstance(measures, str) else measures)]
     ways = contenders(methods)
     source, items = _items(dataset, root, split, limit, seed)
@@ -92,7 +95,7 @@ def evaluate(
         baseline, unit, special, seed, batch_size, _stranger(explainer, chosen, seed),
     )  # fmt: skip
     settings = {
-        "whence": __version__,
+        "whence": metadata.version("whence"),
         "torch": torch.__version__,
         "dataset": _described(source, items, limit),
         "model": {"class": type(explainer.model).__name__, "fingerprint": fingerprint(explainer.model)},
@@ -121,6 +124,8 @@ def _run(
         if shards is not None:
             shards.add(found)
     evaluation = Evaluation(settings, rows, evaluator.refused)
+    if not evaluation.samples:
+        raise InputError(f"Nothing could be measured: {evaluation.failures[0].error}")
     if shards is not None:
         shards.finish(evaluation)
     return evaluation

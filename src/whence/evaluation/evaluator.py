@@ -98,9 +98,9 @@ class Evaluator:
             return []
         try:
             return list(explainer.stream(given, one.method, target, batch_size=self.batch_size, **one.options))
-        except WhenceError as error:
+        except (WhenceError, RuntimeError, ValueError, ArithmeticError, LookupError) as error:
             if len(items) == 1:
-                return [error]
+                return [_told(error)]
             return [
                 self._explained(explainer, [item], one, None if targets is None else [targets[i]])[0]
                 for i, item in enumerate(items)
@@ -155,6 +155,8 @@ class Evaluator:
         """Each measure of one explanation."""
         rows = []
         for m in self.measures:
+            if "ledger" in m.needs and case.explanation.ledger is None:
+                continue  # the method carries no relevance: a dash in the table
             row = _row(case, one.label, m.name, cost)
             try:
                 self._fill(one, case, m, questions.removal)
@@ -170,8 +172,6 @@ class Evaluator:
         for what in m.needs & set(has):
             if has[what] is None:
                 raise InputError(f"The sample has no {what}, which '{m.name}' needs.")
-        if "ledger" in m.needs and case.explanation.ledger is None:
-            raise MethodError(f"'{one.method}' carries no relevance, so '{m.name}' says nothing of it.")
         if "peers" in m.needs and len(case.peers) < len(self._applying()) - 1:
             raise InputError("Not every method explains this sample, so the methods cannot be compared on it.")
         if "runner-up" in m.needs and case.runner_up is None:
@@ -188,6 +188,13 @@ class Evaluator:
         if isinstance(found, WhenceError):
             raise found
         return _finite(how.scores(found))
+
+
+def _told(error: Exception) -> WhenceError:
+    """An error as it is recorded."""
+    if isinstance(error, WhenceError):
+        return error
+    return WhenceError(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
 
 
 def _finite(scores: Floats) -> Floats:

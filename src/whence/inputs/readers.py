@@ -34,11 +34,19 @@ def reader_for(model: nn.Module, processor: Any, modality: str | None, truncate:
     if kind == "text":
         return TextReader(tokenizer, model, truncate)
     if kind == "image":
-        return PictureReader(picture, getattr(model, "main_input_name", "pixel_values"))
+        return PictureReader(picture, getattr(model, "main_input_name", None) or _first(model))
     if kind == "audio":
         return SoundReader(getattr(processor, "feature_extractor", None) or processor)
     text = TextReader(tokenizer, model, truncate)
     return JointReader(text, None if picture is tokenizer else PictureReader(picture))
+
+
+def _first(model: nn.Module) -> str:
+    """What a model calls its picture: ``pixel_values``, or, if it has no such argument, its first one."""
+    takes = inspect.signature(model.forward).parameters
+    named = [name for name, p in takes.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    anything = any(p.kind is p.VAR_KEYWORD for p in takes.values())
+    return "pixel_values" if "pixel_values" in takes or anything or not named else named[0]
 
 
 def _kind(model: nn.Module, processor: Any) -> str | None:

@@ -1,0 +1,40 @@
+"""The command line: ``whence explain``, ``compare``, ``check``, ``evaluate``, ``methods``, ``measures``, ``demo``.
+
+Results go to stdout or the named file, progress and messages to stderr. Exit codes: 0 done, 1 the work failed,
+2 the call was wrong.
+"""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import Annotated
+
+import typer
+
+from .evaluate import evaluate, measures
+from .explain import compare, explain
+from .look import check, demo, methods
+
+app = typer.Typer(
+    name="whence",
+    help="From where did this prediction come? Explain what any PyTorch Transformer said.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (explain, compare, check, evaluate, methods, measures, demo):
+    app.command()(command)
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"whence {metadata.version('whence')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False,
+) -> None:
+    """From where did this prediction come?"""

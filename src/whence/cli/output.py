@@ -1,0 +1,40 @@
+"""Where explanations go: a file, or stdout."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import InputError, WriteError
+from ..explanation import DRAWN, Explanations
+from ..store import WRITERS, to_json
+
+Out = Annotated[
+    Path | None, typer.Option(help="File to write: .html .png .svg .pdf .tex .json .safetensors. Default: print.")
+]
+
+
+def deliver(explanations: Explanations, out: Path | None, as_json: bool) -> None:
+    """To the file, or to stdout."""
+    if out is not None:
+        explanations.save(out)
+        typer.echo(f"whence: wrote {out}", err=True)
+    elif as_json:
+        typer.echo(to_json([e.record() for e in explanations]).decode())
+    else:
+        explanations.show()
+
+
+def check_out(out: Path | None) -> None:
+    """Say before the work is done that its result could not be written."""
+    if out is None:
+        return
+    known = [*DRAWN, *WRITERS]
+    if out.suffix.lower() not in known:
+        raise InputError(f"'{out.name}' has none of the known endings: {', '.join(known)}.")
+    folder = next(p for p in [out.parent, *out.parent.parents] if p.exists())
+    if out.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise WriteError(f"'{out}' cannot be written: '{folder}' is no directory that can be written to.")
