@@ -418,6 +418,17 @@ def test_options_and_labels_on_the_command_line(reviews):
     assert "the model's accuracy on them: 0.0%" in swapped.stdout
 
 
+def test_columns_of_a_file_are_named(tmp_path):
+    path = tmp_path / "reviews.csv"
+    path.write_text("said,verdict\na gripping film,not-bad\ndull,bad\n")
+    words = ["evaluate", path, "--model", MODELS / "sentiment", "--metrics", "auac", "--methods", "random"]
+    named = ["--column", "text=said", "--column", "label=verdict"]
+    result = run(*words, *named, "--label", "not-bad=positive", "--label", "bad=negative")
+    assert "2 samples; the model's accuracy on them: 100.0%" in result.stdout, result.output
+    wrong = run(*words, *named, "--label", "positive")
+    assert (wrong.exit_code, "no pair" in wrong.stderr) == (2, True)
+
+
 def test_wrong_calls_are_told_in_a_sentence(reviews):
     model = ["--model", MODELS / "sentiment"]
     for words, said in [

@@ -7,10 +7,12 @@ from typing import Annotated
 
 import typer
 
+from ..data import load as load_dataset
+from ..errors import InputError
 from ..evaluation import evaluate as measured
 from ..evaluation import measures as all_measures
 from ..evaluation.figure import save_curves
-from .words import Device, Dtype, Model, Pickle, Remote, guarded, load, options_of
+from .words import Device, Dtype, Model, Pickle, Remote, guarded, load, target_of
 
 LIST = "Names with commas between"
 
@@ -37,6 +39,9 @@ def evaluate(
     label: Annotated[
         list[str] | None, typer.Option("--label", help="dataset's label=model's class, where their names differ.")
     ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option("--column", help="Of a file: text=..., label=..., id=..., if not found by name.")
+    ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Inputs run together.")] = 16,
     device: Device = None,
     dtype: Dtype = "float32",
@@ -57,9 +62,9 @@ def evaluate(
         explainer = load(model, device, dtype, trust_remote_code, allow_pickle, True)
         try:
             found = measured(
-                explainer, dataset, names(methods), names([metrics]) or (), target=target, baseline=baseline, unit=unit,
-                special=special, limit=limit, seed=seed, labels=options_of(label), batch_size=batch_size, out=out,
-                root=data, split=split,
+                explainer, load_dataset(dataset, root=data, split=split, **pairs(column)), names(methods),
+                names([metrics]) or (), target=target, baseline=baseline, unit=unit, special=special, limit=limit,
+                seed=seed, labels={k: target_of(v) for k, v in pairs(label).items()}, batch_size=batch_size, out=out,
             )  # fmt: skip
         except KeyboardInterrupt:
             if out is not None:
@@ -76,6 +81,14 @@ def names(words: list[str] | None) -> list[str] | None:
     if words is None:
         return None
     return [name.strip() for word in words for name in ([word] if ":" in word else word.split(",")) if name.strip()]
+
+
+def pairs(words: list[str] | None) -> dict[str, str]:
+    """``name=value``, as they are."""
+    for word in words or []:
+        if "=" not in word:
+            raise InputError(f"'{word}' is no pair: write name=value.")
+    return {name: value for name, _, value in (word.partition("=") for word in words or [])}
 
 
 def measures() -> None:

@@ -1,0 +1,134 @@
+"""What is evaluated for tables A, B and C: each run is a model, a dataset, methods and measures."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import whence
+from tables.contenders import CVPR, ICML, NEWER_IMAGE, NEWER_TEXT
+from whence.data import Item, load
+from whence.evaluation import Evaluation
+
+PROJECT = Path(__file__).resolve().parent.parent
+SHARED = Path(os.environ.get("WHENCE_SHARED", PROJECT.parent / "shared"))
+MODELS, RESULTS = PROJECT / "build" / "models", PROJECT / "build" / "results"
+TEXTS, PICTURES = 500, 200  # samples of a cell
+
+#: the datasets at hand of Ali et al.'s nine, in the order of their table
+DATASETS = (
+    "imdb",
+    "sst2",
+    "bace",
+    "mnist",
+    "tweeteval-emotion",
+    "tweeteval-hate",
+    "tweeteval-sentiment",
+    "meld-sentiment",
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One evaluation.
+
+    Attributes:
+        name: of its directory, under ``build/results``.
+        dataset: a name of :mod:`whence.data`.
+        model: the directory of the model.
+        methods: as :func:`whence.evaluate` takes them.
+        measures: likewise.
+        limit: how many samples.
+        splits: which parts of the dataset, one after the other until there are enough; empty: the one to report on.
+        options: of :func:`whence.evaluate`.
+    """
+
+    name: str
+    dataset: str
+    model: Path
+    methods: list[str]
+    measures: list[str]
+    limit: int
+    splits: tuple[str, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def directory(self) -> Path:
+        """Where its results are."""
+        return RESULTS / self.name
+
+    def items(self, limit: int) -> Any:
+        """The samples: drawn from the reported split; where it is too small, the next one fills up."""
+        out: list[Item] = []
+        for split in self.splits or (None,):
+            found = load(self.dataset, root=SHARED / "data", split=split)
+            left = limit - len(out)
+            if left > 0:
+                out += [
+                    Item(f"{split or ''}{i.id}", i.input, i.label, i.rationale, i.mask) for i in found.sample(left, 0)
+                ]
+        return out
+
+    def evaluate(self, limit: int | None = None) -> Evaluation:
+        """Evaluate, or go on where it stopped."""
+        explainer = whence.Explainer.from_pretrained(self.model, dtype=torch.float32)
+        items = self.items(min(self.limit, limit or self.limit))
+        return whence.evaluate(
+            explainer, items, self.methods, self.measures, out=self.directory, batch_size=32, **self.options
+        )
+
+    @property
+    def command(self) -> str:
+        """The same from the command line."""
+        short = [f"--{k} {v}" if v is not True else f"--{k}" for k, v in self.options.items()]
+        words = [
+            "whence evaluate",
+            self.dataset,
+            "--model",
+            self.model.name,
+            "--metrics",
+            ",".join(self.measures),
+            *short,
+        ]
+        return " ".join(words)
+
+
+def table_a() -> list[Run]:
+    """AUAC and AU-MSE on eight datasets, of models of attention alone and of ones with MLP blocks."""
+    return [
+        Run(
+            f"a/{dataset}-{kind}", dataset, MODELS / f"{dataset}-{kind}",
+            ICML + [m for m in NEWER_TEXT if dataset != "mnist" or m != "pa-lrp"], ["auac", "au-mse"],
+            PICTURES if dataset == "mnist" else TEXTS, ("test", "val", "train") if dataset == "bace" else (),
+            {} if dataset == "mnist" else {"special": True},
+        )
+        for kind in ("attention", "standard")
+        for dataset in DATASETS
+    ]  # fmt: skip
+
+
+def table_b() -> list[Run]:
+    """Perturbation and segmentation of a real ImageNet model, for the predicted and for the true class."""
+    model = SHARED / "weights" / "vit_tiny_patch16_224_hf"
+    perturbed = ["positive-perturbation", "negative-perturbation"]
+    masks = ["pixel-accuracy", "map", "miou", "relevance-mass", "pointing-game"]
+    return [
+        Run("b/predicted", "pets", model, CVPR + NEWER_IMAGE, perturbed + masks, PICTURES, (), {"unit": "pixel"}),
+        Run(
+            "b/target", "pets", model, CVPR + NEWER_IMAGE, perturbed, PICTURES, (), {"unit": "pixel", "target": "label"}
+        ),
+    ]
+
+
+def table_c() -> list[Run]:
+    """Agreement with human rationales."""
+    methods = [*CVPR, "generic-attention", "conservative-lrp", "gradient-x-input", "attn-lrp", "libragrad", "random"]
+    measures = ["token-f1", "iou-f1", "auprc", "comprehensiveness", "sufficiency"]
+    return [Run("c/movies", "eraser-movies", MODELS / "eraser-movies-standard", methods, measures, 199)]
+
+
+TABLES = {"A": table_a, "B": table_b, "C": table_c}

@@ -1,0 +1,239 @@
+"""``docs/results.md`` and its figures, from what was evaluated."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+from pathlib import Path
+
+from tables import paper
+from tables.contenders import ICML
+from tables.plan import DATASETS, PROJECT, Run, table_a, table_b, table_c
+from whence.evaluation import Evaluation, load
+
+PAGE, FIGURES = PROJECT / "docs" / "results.md", PROJECT / "docs" / "results"
+ORIGINAL = [method.partition("=")[0] for method in ICML]
+
+
+def write() -> Path:
+    """Write the page from all results that are there; what is not there yet is said."""
+    FIGURES.mkdir(parents=True, exist_ok=True)
+    sections = [HEAD, *_table_a("attention"), *_table_a("standard"), *_table_b(), *_table_c()]
+    PAGE.write_text("\n".join(sections).rstrip() + "\n", encoding="utf-8")
+    return PAGE
+
+
+def found(runs: Iterable[Run]) -> dict[str, Evaluation]:
+    """The finished evaluations among some runs, by dataset."""
+    return {run.name: load(run.directory) for run in runs if (run.directory / "results.json").exists()}
+
+
+# -- table A -----------------------------------------------------------------------------------------------------------
+
+
+def _table_a(kind: str) -> list[str]:
+    runs = [run for run in table_a() if run.name.endswith(f"-{kind}")]
+    done = {run.dataset: load(run.directory) for run in runs if (run.directory / "results.json").exists()}
+    if not done:
+        return [f"## Table A, {kind} models\n\nNot evaluated yet.\n"]
+    names = [name for name in DATASETS if name in done]
+    methods = list(dict.fromkeys(method for name in names for method in done[name].methods))
+    lines = [TITLE_A[kind], f"Command: `make tables` (for each column: `{runs[1].command}`), seed 0.", ""]
+    lines += _grid(["", *names], [["model's accuracy", *(_accuracy(runs, name) for name in names)],
+                                  ["on the samples", *(f"{done[name].accuracy:.3f}" for name in names)],
+                                  ["samples", *(str(done[name].samples) for name in names)]])  # fmt: skip
+    for measure, word in (
+        ("auac", "AUAC, higher is better; in brackets the paper's"),
+        ("au-mse", "AU-MSE, lower is better"),
+    ):
+        rows = [[method, *(_cell(done[n], method, measure, n) for n in names)] for method in methods]
+        lines += [f"**{word}** (± half the 95 % interval)", "", *_grid(["method", *names], rows)]
+    cost = [[m, *(f"{1000 * done[n].seconds(m):.0f}" if m in done[n].methods else "-" for n in names)] for m in methods]
+    lines += ["**Milliseconds per explanation**, on two shared cores", "", *_grid(["method", *names], cost)]
+    lines += [_orders(done, names), "", _figure({n: done[n] for n in names}, "auac", f"table-a-{kind}"), ""]
+    return lines
+
+
+def _accuracy(runs: Sequence[Run], dataset: str) -> str:
+    """On the whole test split, as the training measured it."""
+    model = next(run.model for run in runs if run.dataset == dataset)
+    known = json.loads((model / "accuracy.json").read_text(encoding="utf-8"))
+    return f"{known['accuracy']:.3f} (most frequent class {known['majority']:.3f})"
+
+
+def _cell(evaluation: Evaluation, method: str, measure: str, dataset: str) -> str:
+    cell = evaluation.cell(method, measure) if method in evaluation.methods else None
+    if cell is None:
+        return "-"
+    there = paper.AUAC[dataset].get(method) if measure == "auac" else None
+    return f"{cell.value:.3f} ± {(cell.high - cell.low) / 2:.3f}" + ("" if there is None else f" ({there:.3f})")
+
+
+def _orders(done: dict[str, Evaluation], names: Sequence[str]) -> str:
+    """Where the order of the paper's methods is the paper's, and where it is not."""
+    out = ["**The order of the paper's nine methods.** Pairs whose paired 95 % interval excludes 0, against the paper:"]
+    for name in names:
+        agree, against = 0, []
+        for a, b in combinations(ORIGINAL, 2):
+            ours, theirs = done[name], paper.AUAC[name]
+            x, y = theirs.get(a), theirs.get(b)
+            if x is None or y is None or x == y or a not in ours.methods or b not in ours.methods:
+                continue
+            d = ours.difference("auac", a, b)
+            if d.low <= 0 <= d.high:
+                continue
+            if (d.value > 0) == (x > y):
+                agree += 1
+            else:
+                against.append(f"{a if d.value > 0 else b} over {b if d.value > 0 else a}")
+        out.append(
+            f"- {name}: {agree} agree, {len(against)} do not" + (f" ({'; '.join(against)})" if against else "") + "."
+        )
+    return "\n".join(out)
+
+
+# -- tables B and C ----------------------------------------------------------------------------------------------------
+
+
+def _table_b() -> list[str]:
+    done = found(table_b())
+    if "b/predicted" not in done:
+        return ["## Table B\n\nNot evaluated yet.\n"]
+    one, other = done["b/predicted"], done.get("b/target")
+    lines = [TITLE_B.format(samples=one.samples, accuracy=one.accuracy, command=table_b()[0].command)]
+    head = [
+        "method",
+        *(f"{m} (predicted)" for m in paper.CVPR),
+        *(["positive (target)", "negative (target)"] if other else []),
+    ]
+    rows = []
+    for method in one.methods:
+        row = [method, *(_percent(one, method, m) + _beside(m, method) for m in paper.CVPR)]
+        row += [_percent(other, method, f"{sign}-perturbation") for sign in ("positive", "negative")] if other else []
+        rows.append(row)
+    lines += _grid(head, rows)
+    more = ["relevance-mass", "pointing-game"]
+    body = [[m, *(_percent(one, m, name) for name in more), f"{one.seconds(m):.2f}"] for m in one.methods]
+    lines += _grid(["method", *more, "s per sample"], body)
+    return [*lines, _figure({"predicted class": one}, "positive-perturbation", "table-b-positive"), "",
+            _figure({"predicted class": one}, "negative-perturbation", "table-b-negative"), ""]  # fmt: skip
+
+
+def _beside(measure: str, method: str) -> str:
+    there = paper.CVPR[measure].get(method)
+    return "" if there is None else f" ({there:.1f})"
+
+
+def _percent(evaluation: Evaluation, method: str, measure: str) -> str:
+    cell = evaluation.cell(method, measure)
+    return "-" if cell is None else f"{100 * cell.value:.1f} ± {50 * (cell.high - cell.low):.1f}"
+
+
+def _table_c() -> list[str]:
+    runs = table_c()
+    done = found(runs)
+    if not done:
+        return ["## Table C\n\nNot evaluated yet.\n"]
+    one = done["c/movies"]
+    known = json.loads((runs[0].model / "accuracy.json").read_text(encoding="utf-8"))
+    lines = [
+        TITLE_C.format(samples=one.samples, accuracy=one.accuracy, whole=known["accuracy"], command=runs[0].command)
+    ]
+    rows = []
+    for method in one.methods:
+        curve = one.curve(method, "token-f1")
+        at = [f"{v:.3f}" for v in curve[1]] if curve else ["-"] * 8
+        others = [_plain(one, method, m) for m in ("token-f1", "iou-f1", "auprc", "comprehensiveness", "sufficiency")]
+        rows.append([method, *at, *others, f"{one.seconds(method):.2f}"])
+    head = [
+        "method",
+        *(f"k = {k}" for k in range(10, 90, 10)),
+        "mean F1",
+        "IoU-F1",
+        "AUPRC",
+        "comprehensiveness",
+        "sufficiency",
+    ]
+    return [*lines, *_grid([*head, "s per sample"], rows), _figure({"movies": one}, "token-f1", "table-c"), ""]
+
+
+def _plain(evaluation: Evaluation, method: str, measure: str) -> str:
+    cell = evaluation.cell(method, measure)
+    return "-" if cell is None else f"{cell.value:.3f} ± {(cell.high - cell.low) / 2:.3f}"
+
+
+# -- what is drawn -----------------------------------------------------------------------------------------------------
+
+
+def _grid(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return [*lines, *("| " + " | ".join(row) + " |" for row in rows), ""]
+
+
+def _figure(panels: dict[str, Evaluation], measure: str, name: str) -> str:
+    """Mean curves, one panel a dataset; returns the line that shows the figure."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    columns = min(4, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(3.6 * columns, 3.0 * rows + 1.2), squeeze=False)
+    for axis in axes.flat[len(panels) :]:
+        axis.set_visible(False)
+    colours = plt.get_cmap("tab20").colors
+    methods = list(dict.fromkeys(m for e in panels.values() for m in e.methods))
+    for axis, (title, evaluation) in zip(axes.flat, panels.items(), strict=False):
+        for i, method in enumerate(methods):
+            curve = evaluation.curve(method, measure) if method in evaluation.methods else None
+            if curve is not None:
+                axis.plot(*curve, color=colours[i % 20], linewidth=1.2, label=method)
+        axis.set_title(title, fontsize=9)
+        axis.tick_params(labelsize=7)
+        axis.spines[["top", "right"]].set_visible(False)
+    handles, labels = axes.flat[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="lower center", ncol=6, fontsize=7, frameon=False)
+    figure.tight_layout(rect=(0, 0.9 / (3.0 * rows + 1.2), 1, 1))
+    figure.savefig(FIGURES / f"{name}.png", dpi=130)
+    plt.close(figure)
+    return f"![{measure}, mean curves](results/{name}.png)"
+
+
+HEAD = """# Results
+
+Made by `make tables` from the evaluations in `build/results` (`whence evaluate`, see [evaluation.md](evaluation.md)):
+seed 0; ± is half of a 95 % bootstrap interval over samples. Models are trained by `make models`
+(`training/tables`, `training/relations`); data are read from the shared directory (`WHENCE_SHARED`).
+"""
+TITLE_A = {
+    "attention": """## Table A: activation and pruning curves, models of attention alone
+
+As in Ali et al., ICML 2022: blocks without MLP. [UNK] in the place of removed tokens, [CLS] and [SEP] among them; black
+patches of digits. The predicted class is explained. Brackets: the paper's AUAC, of its own models of this kind. The
+paper has A-Flow for SST-2 and BACE only; Semaine is not at hand.
+""",
+    "standard": """## Table A, continued: the same of models with MLP blocks
+
+In brackets still the paper's AUAC, which are of models without MLP.
+""",
+}
+TITLE_B = """## Table B: perturbation and segmentation
+
+ViT-Ti/16, trained on ImageNet, on {samples} photographs of pets that are ImageNet classes; its accuracy on them is
+{accuracy:.1%}. Pixels are removed by the heat map (10 % to 90 %, black) and accuracy is averaged by trapezoids, so that
+a model that is always right has 80. In brackets the numbers of Chefer et al., CVPR 2021 (tables 1 and 2): **another
+model** (ViT-B/16), other data (ImageNet, ImageNet-Segmentation), to be compared by order only.
+
+Command: `{command}`
+"""
+TITLE_C = """## Table C: human rationales
+
+ERASER Movie Reviews, {samples} test documents; the classifier (MiniLM, fine-tuned; it reads the beginning of a review)
+is right on {accuracy:.1%} of them ({whole:.1%} of the test split). F1 of the k strongest words against all words that
+people marked, also those that were not read.
+
+Command: `{command}`
+"""
