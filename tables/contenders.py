@@ -26,7 +26,6 @@ NEWER_TEXT = [
     "legrad",
     "bi-attention",
     "token-tm",
-    "integrated-gradients:steps=20",
 ]
 
 #: Chefer et al., CVPR 2021, tables 1 and 2
