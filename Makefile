@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # one process per core, each with one thread
 JOBS ?= auto
 
-.PHONY: test test-slow lint types bench conformance conformance-timm demo clean
+.PHONY: test test-slow lint types bench conformance conformance-timm models tables demo clean
 
 $(READY): pyproject.toml constraints.txt
 	@echo "Installing into $(VENV) (the first time takes a few minutes)"
@@ -44,6 +44,18 @@ conformance-timm:
 	@test -x .venv-timm/bin/python || $(PYTHON) -m venv .venv-timm
 	@.venv-timm/bin/python -m pip install --quiet --disable-pip-version-check timm -e ".[captum,flow]"
 	@OMP_NUM_THREADS=1 .venv-timm/bin/python -m conformance.timm_matrix --write
+
+# the models of the tables, into build/models: hours on two cores; needs the shared data and weights
+models: $(READY)
+	@echo "Training the models of the tables (hours on two cores; what is there is left)"
+	@cd training && OMP_NUM_THREADS=1 ../$(BIN)/python -W ignore -m tables.train
+	@cd training && for kind in vqa clip detr; do \
+	  test -f ../build/models/scenes-$$kind/config.json || ../$(BIN)/python -m relations.$$kind || exit 1; done
+
+# docs/results.md from evaluations in build/results; goes on where it stopped
+tables: $(READY)
+	@echo "Evaluating for docs/results.md (hours on two cores; goes on where it stopped)"
+	@HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error $(BIN)/python -W ignore -m tables
 
 demo: $(READY)
 	@echo "Explaining sentences and pictures with the models that come with Whence"

@@ -197,6 +197,13 @@ def test_what_was_interrupted_is_taken_up(sentiment, tmp_path, monkeypatch):
     assert len(calls) == 4
 
 
+def test_a_part_that_was_removed_is_made_again_and_no_other_is_lost(sentiment, tmp_path):
+    expected = evaluated(sentiment, measures=["auac"], batch_size=2, out=tmp_path)
+    (tmp_path / "parts" / "000001.parquet").unlink()
+    same(evaluated(sentiment, measures=["auac"], batch_size=2, out=tmp_path), expected)
+    assert len(list((tmp_path / "parts").iterdir())) == 3
+
+
 def test_other_results_are_not_overwritten(sentiment, tmp_path):
     evaluated(sentiment, measures=["auac"], out=tmp_path)
     with pytest.raises(whence.FileError, match=r"holds another evaluation \(.*baseline: null then, \"mask\" now"):
@@ -211,6 +218,8 @@ def test_a_damaged_part_is_named(sentiment, tmp_path):
     (tmp_path / "parts" / "000000.parquet").write_bytes(b"PAR1 no")
     with pytest.raises(whence.FileError, match=r"000000\.parquet' is damaged"):
         evaluation.load(tmp_path)
+    (tmp_path / "parts" / "000000.parquet").unlink()
+    assert evaluated(sentiment, measures=["auac"], out=tmp_path).samples == len(ITEMS)
     with pytest.raises(whence.FileError, match="no evaluation in"):
         evaluation.load(tmp_path / "parts")
 
@@ -263,6 +272,22 @@ def test_what_goes_wrong_in_a_method_ends_its_sample_and_not_the_evaluation(sent
     assert found.cell("rollout", "auac").samples == len(ITEMS)
     assert 0 < found.cell("breaking", "auac").samples < len(ITEMS)
     assert {row.error for row in found.failures} == {"RuntimeError: index 9 is out of bounds"}
+
+
+def test_rows_that_cannot_be_read_are_counted_and_named(sentiment, tmp_path):
+    path = tmp_path / "reviews.jsonl"
+    path.write_text(
+        '{"text": "a gripping film", "label": "positive"}\nno json\n{"text": "dull", "label": "negative"}\n'
+    )
+    for limit in (None, 5):
+        found = evaluated(sentiment, path, ["rollout"], ["auac"], limit=limit, out=tmp_path / f"out{limit}")
+        assert found.samples == 2
+        assert [row.id for row in found.failures] == ["damaged 1"]
+        assert "2" in found.failures[0].error  # its row
+        assert (
+            len(evaluated(sentiment, path, ["rollout"], ["auac"], limit=limit, out=tmp_path / f"out{limit}").failures)
+            == 1
+        )
 
 
 def test_scores_that_are_no_numbers_are_named(sentiment, monkeypatch):

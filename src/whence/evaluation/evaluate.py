@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -86,12 +87,12 @@ def evaluate(
         raise InputError(f"There is no baseline '{baseline}': choose {', '.join([*TOKENS, *PIXELS])}.")
     chosen = [create(m) if isinstance(m, str) else m for m in ([measures] if isinstance(measures, str) else measures)]
     ways = contenders(methods)
-    source, items = _items(dataset, root, split, limit, seed)
+    source, items, damaged = _items(dataset, root, split, limit, seed)
     _require(chosen, items, source, target)
     names = {int(k): str(v) for k, v in (explainer.answers.labels or _labels(explainer.model)).items()}
-    known = source.labels if isinstance(source, Dataset) else None
     evaluator = Evaluator(
-        explainer, ways, chosen, Classes(names, _count(explainer, items, names), known, labels), target == "label",
+        explainer, ways, chosen, Classes(names, _count(explainer, items, names), source.labels, labels),
+        target == "label",
         baseline, unit, special, seed, batch_size, _stranger(explainer, chosen, seed),
     )  # fmt: skip
     settings = {
@@ -104,15 +105,19 @@ def evaluate(
         "target": target, "baseline": baseline, "unit": unit, "special": special, "seed": seed,
         "bootstrap": bootstrap, "labels": dict(labels or {}),
     }  # fmt: skip
-    return _run(evaluator, items, settings, out, progress)
+    return _run(evaluator, items, damaged, settings, out, progress)
 
 
 def _run(
-    evaluator: Evaluator, items: list[Item], settings: dict[str, Any], out: str | Path | None, progress: bool | None
-) -> Evaluation:
+    evaluator: Evaluator, items: list[Item], damaged: list[Row], settings: dict[str, Any], out: str | Path | None,
+    progress: bool | None,
+) -> Evaluation:  # fmt: skip
     shards = None if out is None else Shards(out, settings)
     rows: list[Row] = [] if shards is None else shards.rows()
     done = {row.id for row in rows}
+    if shards is not None and not done and damaged:
+        shards.add(damaged)
+    rows += damaged if not done else []
     left = [item for item in items if item.id not in done]
     size = evaluator.batch_size
     parts = [left[k : k + size] for k in range(0, len(left), size)]
@@ -133,22 +138,37 @@ def _run(
 
 def _items(
     dataset: str | Path | Dataset | Sequence[Item], root: Any, split: str | None, limit: int | None, seed: int
-) -> tuple[Dataset | None, list[Item]]:
+) -> tuple[Dataset, list[Item], list[Row]]:
+    """The dataset, the samples that are drawn from it, and a row for each that is damaged."""
     source = load_dataset(dataset, root=root, split=split) if isinstance(dataset, str | Path) else dataset
-    if isinstance(source, Dataset):
-        items = source.sample(limit, seed) if limit is not None else list(source)
-    else:
-        items = list(source)[:limit]
+    if not isinstance(source, Dataset):
+        listed = list(source)
+        source = Dataset("", "", None, "", None, lambda: iter(listed), len(listed))
+    damaged: list[Row] = []
+    sound = replace(source, items=lambda: _sound(source, damaged))
+    items = sound.sample(limit, seed) if limit is not None else list(sound)
     if not items:
-        raise InputError("The dataset has no samples.")
+        raise InputError("The dataset has no samples." if not damaged else f"No sample can be read: {damaged[0].error}")
     if len({item.id for item in items}) < len(items):
         raise InputError("Two samples of the dataset have the same id.")
-    return (source if isinstance(source, Dataset) else None), items
+    return source, items, damaged
 
 
-def _require(chosen: Sequence[Measure], items: Sequence[Item], source: Dataset | None, target: str) -> None:
+def _sound(source: Dataset, damaged: list[Row]) -> Iterator[Item]:
+    """The samples that can be read."""
+    items = iter(source)
+    while True:
+        try:
+            yield next(items)
+        except StopIteration:
+            return
+        except InputError as error:
+            damaged.append(Row(f"damaged {len(damaged) + 1}", "", "", error=str(error)))
+
+
+def _require(chosen: Sequence[Measure], items: Sequence[Item], source: Dataset, target: str) -> None:
     """What no sample has is named before any work is done."""
-    name = "The dataset" if source is None else f"The dataset '{source.name}'"
+    name = f"The dataset '{source.name}'" if source.name else "The dataset"
     has = {what: any(getattr(item, what) is not None for item in items) for what in ("label", "mask", "rationale")}
     for m in chosen:
         for what in sorted(m.needs & set(has)):
@@ -177,13 +197,14 @@ def _count(explainer: Explainer, items: Sequence[Item], names: Mapping[int, str]
 def _stranger(explainer: Explainer, chosen: Sequence[Measure], seed: int) -> Explainer | None:
     if not any("randomised" in m.needs for m in chosen):
         return None
-    return Explainer(shuffled(explainer.model, seed), explainer.processor, labels=explainer.answers.labels or None)
+    modality = None if explainer.reader is None else explainer.modality
+    labels = explainer.answers.labels or None
+    return Explainer(shuffled(explainer.model, seed), explainer.processor, modality=modality, labels=labels)
 
 
-def _described(source: Dataset | None, items: Sequence[Item], limit: int | None) -> dict[str, Any]:
+def _described(source: Dataset, items: Sequence[Item], limit: int | None) -> dict[str, Any]:
     ids = hashlib.sha256("\n".join(sorted(item.id for item in items)).encode()).hexdigest()[:16]
-    known = {} if source is None else {"name": source.name, "split": source.split}
-    return {**known, "limit": limit, "samples": len(items), "ids": ids}
+    return {"name": source.name, "split": source.split, "limit": limit, "samples": len(items), "ids": ids}
 
 
 def fingerprint(model: nn.Module) -> str:

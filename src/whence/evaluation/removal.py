@@ -130,6 +130,11 @@ def removal(
             "Features can be removed from texts (input_ids) and from pictures whose patches are found; this input has "
             f"neither ({', '.join(sample.tensors) or 'one tensor'})."
         )
+    if e.scores.shape[1] != sample.tensors["input_ids"].shape[1]:
+        raise InputError(
+            f"The explanation has {e.scores.shape[1]} positions and the text {sample.tensors['input_ids'].shape[1]} "
+            "tokens, so it is not known which token a position is."
+        )
     at = torch.arange(e.scores.shape[1]) if special else (~e.special[0]).nonzero()[:, 0].cpu()
     name, value = token(explainer, baseline)
     if name not in sample.tensors:

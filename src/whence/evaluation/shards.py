@@ -62,7 +62,8 @@ class Shards:
 
     def add(self, rows: Sequence[Row]) -> None:
         """Write the measurements of some samples, whole or not at all."""
-        _write_rows(self.parts / f"{len(list(self.parts.glob('*.parquet'))):06d}.parquet", rows)
+        last = max((int(path.stem) for path in self.parts.glob("*.parquet")), default=-1)
+        _write_rows(self.parts / f"{last + 1:06d}.parquet", rows)
 
     def finish(self, found: Evaluation) -> None:
         """Write what was found."""
