@@ -209,7 +209,7 @@ def _figure(panels: dict[str, Evaluation], measure: str, name: str) -> str:
     figure, axes = plt.subplots(rows, columns, figsize=(3.6 * columns, 3.0 * rows + 1.2), squeeze=False)
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
-    colours = plt.get_cmap("tab20").colors
+    colours = [*plt.get_cmap("tab10").colors, *plt.get_cmap("tab20").colors[1::2]]
     methods = list(dict.fromkeys(m for e in panels.values() for m in e.methods))
     for axis, (title, evaluation) in zip(axes.flat, panels.items(), strict=False):
         for i, method in enumerate(methods):
@@ -217,6 +217,7 @@ def _figure(panels: dict[str, Evaluation], measure: str, name: str) -> str:
             if curve is not None:
                 axis.plot(*curve, color=colours[i % 20], linewidth=1.2, label=method)
         axis.set_title(title, fontsize=9)
+        axis.set_xlabel(evaluation.measures[measure].along, fontsize=7)
         axis.tick_params(labelsize=7)
         axis.spines[["top", "right"]].set_visible(False)
     handles, labels = axes.flat[0].get_legend_handles_labels()

@@ -28,7 +28,7 @@ def save_curves(found: Evaluation, directory: str | Path) -> list[Path]:
     columns = min(COLUMNS, len(panels))
     rows = math.ceil(len(panels) / columns)
     figure, axes = plt.subplots(rows, columns, figsize=(4.4 * columns, 3.4 * rows), squeeze=False)
-    colours = plt.get_cmap("tab20").colors
+    colours = [*plt.get_cmap("tab10").colors, *plt.get_cmap("tab20").colors[1::2]]
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
     for axis, name in zip(axes.flat, panels, strict=False):
@@ -38,6 +38,7 @@ def save_curves(found: Evaluation, directory: str | Path) -> list[Path]:
                 axis.plot(*curve, label=method, color=colours[i % 20], linestyle="-" if i < 20 else "--", linewidth=1.4)
         better = {True: "higher is better", False: "lower is better", None: ""}[found.measures[name].higher]
         axis.set_title(f"{name} ({better})", fontsize=10)
+        axis.set_xlabel(found.measures[name].along, fontsize=8)
         axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(labelsize=8)
     handles, labels = axes.flat[0].get_legend_handles_labels()

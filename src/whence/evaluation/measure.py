@@ -28,6 +28,7 @@ class Measure:
         name: as it is asked for.
         paper: where it was published.
         higher: whether more is better; ``None`` where neither is.
+        along: of a curve, what its horizontal axis is.
         needs: what it cannot do without: ``"label"``, ``"mask"``, ``"rationale"``, ``"ledger"``, ``"runner-up"``,
             ``"randomised"``, ``"peers"``.
     """
@@ -35,6 +36,7 @@ class Measure:
     name: ClassVar[str]
     paper: ClassVar[str] = ""
     higher: ClassVar[bool | None] = True
+    along: ClassVar[str] = ""
     needs: ClassVar[frozenset[str]] = frozenset()
 
     def plan(self, case: Case) -> Flags:

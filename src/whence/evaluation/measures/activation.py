@@ -30,6 +30,7 @@ class Activation(Measure):
     """
 
     paper: ClassVar[str] = "Ali et al., ICML 2022"
+    along: ClassVar[str] = "share of features put in"
 
     steps: int = 10
 
@@ -56,6 +57,7 @@ class Pruning(Activation):
     """The area under the pruning curve: how much the logits move as features of the smallest ``|R|`` are removed."""
 
     higher: ClassVar[bool | None] = False
+    along: ClassVar[str] = "share of features removed"
 
     def plan(self, case: Case) -> Flags:
         """None removed at first, all in the end."""

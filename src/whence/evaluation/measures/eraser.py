@@ -25,6 +25,7 @@ class Comprehensiveness(Measure):
     """How much probability goes with the most relevant features."""
 
     paper: ClassVar[str] = "DeYoung et al., ACL 2020"
+    along: ClassVar[str] = "share of features removed"
 
     def plan(self, case: Case) -> Flags:
         """The most relevant removed."""
@@ -50,6 +51,7 @@ class Sufficiency(Comprehensiveness):
     """How much probability goes when the most relevant features are all that is left."""
 
     higher: ClassVar[bool | None] = False
+    along: ClassVar[str] = "share of features left"
 
     def plan(self, case: Case) -> Flags:
         """All but the most relevant removed."""

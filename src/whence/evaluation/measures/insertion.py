@@ -25,6 +25,7 @@ class Deletion(Measure):
     """
 
     paper: ClassVar[str] = "Petsiuk et al., BMVC 2018"
+    along: ClassVar[str] = "share of features removed"
     higher: ClassVar[bool | None] = False
 
     steps: int = 20
@@ -52,6 +53,7 @@ class Insertion(Deletion):
     """The area under the class's probability, the most relevant features put in first."""
 
     higher: ClassVar[bool | None] = True
+    along: ClassVar[str] = "share of features put in"
 
     def plan(self, case: Case) -> Flags:
         """From no features to all."""

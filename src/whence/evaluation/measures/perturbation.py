@@ -27,6 +27,7 @@ class PositivePerturbation(Measure):
     """The area under the accuracy, the most relevant features removed first."""
 
     paper: ClassVar[str] = "Chefer et al., CVPR 2021"
+    along: ClassVar[str] = "share of features removed"
     higher: ClassVar[bool | None] = False
     needs: ClassVar[frozenset[str]] = frozenset({"label"})
     sign: ClassVar[int] = 1

@@ -53,6 +53,7 @@ class TokenF1(Measure):
     """The F1 of the ``k`` strongest words against those that people marked, for k from 10 to 80."""
 
     paper: ClassVar[str] = "Chefer et al., CVPR 2021; DeYoung et al., ACL 2020"
+    along: ClassVar[str] = "number of words k"
     needs: ClassVar[frozenset[str]] = frozenset({"rationale"})
 
     def sample(self, case: Case, logits: Floats) -> Floats:

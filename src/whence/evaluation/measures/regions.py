@@ -29,6 +29,7 @@ class MostRelevantFirst(Measure):
     """
 
     paper: ClassVar[str] = "Samek et al., 2017"
+    along: ClassVar[str] = "share of features removed"
     higher: ClassVar[bool | None] = False
     signs: ClassVar[tuple[int, ...]] = (1,)
 
