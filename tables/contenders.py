@@ -16,15 +16,13 @@ ICML = [
     "LRP (AH+LN)=conservative-lrp",
 ]
 
-#: methods since, and the CVPR 2021 method, for texts
+#: methods since, and the CVPR 2021 method, for texts; `pa-lrp` read at positions is `attn-lrp`
 NEWER_TEXT = [
     "transformer-attribution",
     "attn-lrp",
     "res-lrp",
-    "pa-lrp",
     "libragrad",
     "legrad",
-    "bi-attention",
     "token-tm",
 ]
 
@@ -45,7 +43,6 @@ NEWER_IMAGE = [
     "gradient-x-input",
     "attn-lrp",
     "res-lrp",
-    "pa-lrp",
     "libragrad",
     "legrad",
     "bi-attention",

@@ -102,7 +102,7 @@ def table_a() -> list[Run]:
     return [
         Run(
             f"a/{dataset}-{kind}", dataset, MODELS / f"{dataset}-{kind}",
-            ICML + [m for m in NEWER_TEXT if dataset != "mnist" or m != "pa-lrp"], ["auac", "au-mse"],
+            ICML + NEWER_TEXT, ["auac", "au-mse"],
             PICTURES if dataset == "mnist" else TEXTS, ("test", "val", "train") if dataset == "bace" else (),
             {} if dataset == "mnist" else {"special": True},
         )
