@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from .case import Case, Flags, Floats
+from .measure import Measure
 
 
 def removed_first(case: Case, keys: Floats, counts: Sequence[int]) -> Flags:
@@ -36,3 +38,30 @@ def area(axis: Floats, curves: Floats) -> Floats:
 def spread(steps: int) -> Floats:
     """``[steps + 1]``: fractions from 0 to 1."""
     return np.linspace(0, 1, steps + 1)
+
+
+@dataclass(frozen=True)
+class Curve(Measure):
+    """Base of measures that follow the class's probability from no feature to all, or from all to none.
+
+    Attributes:
+        steps: how many times something is removed, or put in.
+    """
+
+    steps: int = 20
+
+    def counts(self, case: Case) -> list[int]:
+        """How many features, at each step."""
+        return at_least(spread(self.steps), len(case.scores))
+
+    def sample(self, case: Case, logits: Floats) -> Floats:
+        """The class's probability, at each step."""
+        return case.probabilities(logits)[:, case.target]
+
+    def finish(self, mean: Floats) -> Floats:
+        """The area under the curve."""
+        return area(spread(self.steps), mean)
+
+    def axis(self) -> Floats:
+        """The share of features, at each step."""
+        return spread(self.steps)

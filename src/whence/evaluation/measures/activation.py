@@ -16,13 +16,13 @@ from typing import ClassVar
 import numpy as np
 
 from ..case import Case, Flags, Floats
-from ..flipping import area, at_least, kept_first, removed_first, spread
-from ..measure import Measure, measure
+from ..flipping import Curve, kept_first, removed_first
+from ..measure import measure
 
 
 @measure("auac")
 @dataclass(frozen=True)
-class Activation(Measure):
+class Activation(Curve):
     """The area under the activation curve: the class's probability as the most relevant features are put in first.
 
     Attributes:
@@ -36,33 +36,28 @@ class Activation(Measure):
 
     def plan(self, case: Case) -> Flags:
         """All features removed at first, none in the end."""
-        return kept_first(case, case.scores, at_least(spread(self.steps), len(case.scores)))
-
-    def sample(self, case: Case, logits: Floats) -> Floats:
-        """The curve."""
-        return case.probabilities(logits)[:, case.target]
-
-    def finish(self, mean: Floats) -> Floats:
-        """The area under it."""
-        return area(spread(self.steps), mean)
-
-    def axis(self) -> Floats:
-        """The share of features that are there."""
-        return spread(self.steps)
+        return kept_first(case, case.scores, self.counts(case))
 
 
 @measure("au-mse")
 @dataclass(frozen=True)
-class Pruning(Activation):
-    """The area under the pruning curve: how much the logits move as features of the smallest ``|R|`` are removed."""
+class Pruning(Curve):
+    """The area under the pruning curve: how much the logits move as features of the smallest ``|R|`` are removed.
 
+    Attributes:
+        steps: how many times something is removed.
+    """
+
+    paper: ClassVar[str] = "Ali et al., ICML 2022"
     higher: ClassVar[bool | None] = False
     along: ClassVar[str] = "share of features removed"
 
+    steps: int = 10
+
     def plan(self, case: Case) -> Flags:
         """None removed at first, all in the end."""
-        return removed_first(case, -np.abs(case.scores), at_least(spread(self.steps), len(case.scores)))
+        return removed_first(case, -np.abs(case.scores), self.counts(case))
 
     def sample(self, case: Case, logits: Floats) -> Floats:
-        """The curve."""
+        """The squared change, summed over classes, at each step."""
         return np.asarray(((logits - case.logits) ** 2).sum(-1))

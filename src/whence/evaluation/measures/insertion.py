@@ -10,51 +10,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..case import Case, Flags, Floats
-from ..flipping import area, at_least, kept_first, removed_first, spread
-from ..measure import Measure, measure
+from ..case import Case, Flags
+from ..flipping import Curve, kept_first, removed_first
+from ..measure import measure
 
 
 @measure("deletion")
 @dataclass(frozen=True)
-class Deletion(Measure):
-    """The area under the class's probability, the most relevant features removed first.
-
-    Attributes:
-        steps: how many times something is removed.
-    """
+class Deletion(Curve):
+    """The area under the class's probability, the most relevant features removed first."""
 
     paper: ClassVar[str] = "Petsiuk et al., BMVC 2018"
-    along: ClassVar[str] = "share of features removed"
     higher: ClassVar[bool | None] = False
-
-    steps: int = 20
+    along: ClassVar[str] = "share of features removed"
 
     def plan(self, case: Case) -> Flags:
         """From all features to none."""
-        return removed_first(case, case.scores, at_least(spread(self.steps), len(case.scores)))
-
-    def sample(self, case: Case, logits: Floats) -> Floats:
-        """The curve."""
-        return case.probabilities(logits)[:, case.target]
-
-    def finish(self, mean: Floats) -> Floats:
-        """The area under it."""
-        return area(spread(self.steps), mean)
-
-    def axis(self) -> Floats:
-        """The share of features that are removed, or put in."""
-        return spread(self.steps)
+        return removed_first(case, case.scores, self.counts(case))
 
 
 @measure("insertion")
 @dataclass(frozen=True)
-class Insertion(Deletion):
+class Insertion(Curve):
     """The area under the class's probability, the most relevant features put in first."""
 
-    higher: ClassVar[bool | None] = True
+    paper: ClassVar[str] = "Petsiuk et al., BMVC 2018"
     along: ClassVar[str] = "share of features put in"
 
     def plan(self, case: Case) -> Flags:
         """From no features to all."""
-        return kept_first(case, case.scores, at_least(spread(self.steps), len(case.scores)))
+        return kept_first(case, case.scores, self.counts(case))

@@ -14,13 +14,13 @@ from typing import ClassVar
 import numpy as np
 
 from ..case import Case, Flags, Floats
-from ..flipping import area, at_least, removed_first, spread
-from ..measure import Measure, measure
+from ..flipping import Curve, removed_first
+from ..measure import measure
 
 
 @measure("morf")
 @dataclass(frozen=True)
-class MostRelevantFirst(Measure):
+class MostRelevantFirst(Curve):
     """The area under the class's logit, the most relevant features removed first.
 
     Attributes:
@@ -29,17 +29,16 @@ class MostRelevantFirst(Measure):
     """
 
     paper: ClassVar[str] = "Samek et al., 2017"
-    along: ClassVar[str] = "share of features removed"
     higher: ClassVar[bool | None] = False
+    along: ClassVar[str] = "share of features removed"
     signs: ClassVar[tuple[int, ...]] = (1,)
 
-    steps: int = 20
     probability: bool = False
 
     def plan(self, case: Case) -> Flags:
         """From nothing removed to everything, once for each order."""
-        counts = at_least(spread(self.steps), len(case.scores))
-        return np.concatenate([removed_first(case, sign * case.scores, counts) for sign in self.signs])
+        orders = [removed_first(case, sign * case.scores, self.counts(case)) for sign in self.signs]
+        return np.concatenate(orders)
 
     def sample(self, case: Case, logits: Floats) -> Floats:
         """The curve; of two orders, the second minus the first."""
@@ -50,14 +49,6 @@ class MostRelevantFirst(Measure):
     def followed(self, case: Case) -> int:
         """The class whose curve it is."""
         return case.target
-
-    def finish(self, mean: Floats) -> Floats:
-        """The area."""
-        return area(spread(self.steps), mean)
-
-    def axis(self) -> Floats:
-        """The share of features that are removed."""
-        return spread(self.steps)
 
 
 @measure("lerf")
