@@ -47,9 +47,9 @@ def require_attention(run: Run, method: str, *layers: int | None) -> None:
         )
     if run.windowed():
         raise ModelError(
-            "The model's attention is inside windows of its tokens, or over merged tokens "
-            f"({records[0].shape[2]} keys), which '{method}' does not roll up. Input-level methods (conservative-lrp, "
-            "gradient-x-input) work."
+            "The model's attention is not between its tokens one by one, but inside windows of them, over merged ones "
+            f"or over features ({records[0].shape[2]} keys), which '{method}' does not roll up. Input-level methods "
+            "(conservative-lrp, gradient-x-input) work."
         )
     if run.trace.pieces or _side_by_side(run):
         raise ModelError(
