@@ -297,6 +297,16 @@ def test_scores_that_are_no_numbers_are_named(sentiment, monkeypatch):
     assert all("finite" in row.error or "NaN" in row.error for row in found.failures)
 
 
+def test_warnings_are_counted_and_not_repeated(sentiment, recwarn):
+    long = [Item(str(i), "a long film " * (60 + i), "positive") for i in range(3)]
+    found = evaluated(sentiment, long, ["random"], ["auac"])
+    assert not [w for w in recwarn if issubclass(w.category, whence.WhenceWarning)]
+    ((message, times),) = found.warned.items()
+    assert "The text has … tokens and the model takes …" in message
+    assert times >= 3
+    assert f"Warned of {times} times: The text has" in found.table()
+
+
 def test_a_method_that_does_not_apply_is_named_and_left_out(sentiment):
     found = evaluated(sentiment, methods=["rollout", "dave"], measures=["auac"])
     assert found.methods == ["rollout"]

@@ -44,7 +44,7 @@ class Classes:
             known = ", ".join(list(self.names.values())[:10]) or f"{self.count} classes without names"
             raise InputError(
                 f"The dataset's label '{label}' is none of the model's classes ({known}). Say which class it is, for "
-                f"example labels={{'{label}': 0}}."
+                f"example labels={{'{label}': 0}}, or --label '{label}=0' on the command line."
             )
         if isinstance(wanted, int) and not 0 <= wanted < self.count:
             raise InputError(f"The dataset's label {wanted} is out of range: the model has {self.count} classes.")

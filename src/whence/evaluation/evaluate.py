@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
+import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
@@ -15,7 +18,7 @@ from torch import nn
 from ..data.dataset import Dataset
 from ..data.item import Item
 from ..data.named import load as load_dataset
-from ..errors import InputError, ModelError, WhenceError
+from ..errors import InputError, ModelError, WhenceError, WhenceWarning
 from ..explainer import Explainer
 from ..progress import track
 from . import measures as _registered  # noqa: F401  # importing it registers them
@@ -121,14 +124,18 @@ def _run(
     left = [item for item in items if item.id not in done]
     size = evaluator.batch_size
     parts = [left[k : k + size] for k in range(0, len(left), size)]
+    warned: Counter[str] = Counter()
     for part in track(parts, len(parts), "Evaluating", progress):
-        found = evaluator.rows(part)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", WhenceWarning)
+            found = evaluator.rows(part)
+        warned.update(re.sub(r"\d+", "…", str(w.message)) for w in caught if issubclass(w.category, WhenceWarning))
         if len(evaluator.refused) == len(evaluator.contenders):
             raise ModelError(next(iter(evaluator.refused.values())))
         rows += found
         if shards is not None:
             shards.add(found)
-    evaluation = Evaluation(settings, rows, evaluator.refused)
+    evaluation = Evaluation(settings, rows, evaluator.refused, warned)
     if not evaluation.samples:
         raise InputError(f"Nothing could be measured: {evaluation.failures[0].error}")
     if shards is not None:

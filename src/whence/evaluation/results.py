@@ -56,6 +56,7 @@ class Evaluation:
         settings: all that it depends on: dataset, model, methods, measures, baseline, seeds.
         rows: one per sample, method and measure.
         refused: methods that do not apply to the model, and why.
+        warned: what was warned of, numbers left out, and how often.
 
     Example:
         >>> found = whence.evaluate(explainer, "sst2", ["conservative-lrp", "random"], ["auac"], root="data")
@@ -65,6 +66,7 @@ class Evaluation:
     settings: Mapping[str, Any]
     rows: Sequence[Row]
     refused: Mapping[str, str] = field(default_factory=dict)
+    warned: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def measures(self) -> dict[str, Measure]:
@@ -166,6 +168,7 @@ class Evaluation:
             "differences": [vars(d) for name in self.measures for d in self.differences(name)],
             "seconds": {method: self.seconds(method) for method in self.methods},
             "refused": dict(self.refused),
+            "warned": dict(self.warned),
             "failures": [
                 {"id": r.id, "method": r.method, "measure": r.measure, "error": r.error} for r in self.failures
             ],
@@ -196,6 +199,8 @@ class Evaluation:
         yield "; ".join(f"{name}: {better[m.higher]}" for name, m in self.measures.items()) + "."
         for label, why in self.refused.items():
             yield f"{label} does not apply: {why}"
+        for message, times in self.warned.items():
+            yield f"Warned of {times} times: {message}"
         if self.failures:
             first = self.failures[0]
             lost = len({(row.id, row.method) for row in self.failures})

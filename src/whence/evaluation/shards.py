@@ -83,8 +83,8 @@ def load(directory: str | Path) -> Evaluation:
         raise FileError(f"There is no evaluation in '{directory}': it has no settings.json.")
     shards = Shards(directory, json.loads(path.read_text(encoding="utf-8")))
     results = Path(directory) / "results.json"
-    refused = json.loads(results.read_text(encoding="utf-8"))["refused"] if results.exists() else {}
-    return Evaluation(shards.settings, shards.rows(), refused)
+    told = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
+    return Evaluation(shards.settings, shards.rows(), told.get("refused", {}), told.get("warned", {}))
 
 
 def _row(record: Mapping[str, Any]) -> Row:
