@@ -84,8 +84,8 @@ def _found(name: str, named: Named, root: str | Path | None, pattern: str) -> Pa
         where = f"is not in '{given}'" if given else "is looked for in a directory of datasets, and none was given"
         files = ", ".join(dict.fromkeys(named.splits.values()))
         raise FileError(
-            f"'{name}' {where}. Get it ({named.source}), put it there as {files}, and give the directory: root=... or "
-            "the environment variable WHENCE_DATA."
+            f"'{name}' {where}. Get it ({named.source}), put it there as {files}, and give the directory: root=..., "
+            "--data on the command line, or the environment variable WHENCE_DATA."
         )
     return found[0]
 
