@@ -9,6 +9,7 @@ import torch
 from helpers import EXACT, relative
 
 import whence
+from conformance.family import FAMILIES as ALL_FAMILIES
 
 FAMILIES = {
     "bert": (lambda: tiny.bert().double(), lambda: {"input_ids": tiny.ids(2)}),
@@ -102,6 +103,18 @@ def test_noise_is_drawn_again_from_its_seed():
 def test_options_out_of_range_are_refused(method, options):
     with pytest.raises(whence.MethodError, match=next(iter(options))):
         whence.explain(tiny.bert(), tiny.ids(1), method, **options)
+
+
+def test_random_scores_are_of_every_stream():
+    pytest.importorskip("conformance.families.multimodal")  # adds it
+    family = ALL_FAMILIES["LXMERT"]
+    model, inputs = family.model(), family.batch(2)
+    e = whence.explain(model, inputs, "random", family.target)
+    assert {name: s.shape[1] for name, s in e.streams.items()} == dict(family.streams)
+    alone = whence.explain(model, {k: v[1:] for k, v in inputs.items()}, "random", family.target)
+    for name, scores in e.streams.items():
+        assert len(scores[1].unique()) == scores.shape[1]
+        assert torch.equal(scores[1:], alone.streams[name])
 
 
 def test_random_scores_belong_to_the_input_and_the_seed():

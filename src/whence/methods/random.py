@@ -15,9 +15,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..axes import precise
+from ..axes import per_token, precise, size_of
 from ..node import node_of
 from ..run import Rulebook, Run
+from ..streams import entries
 from . import Method, Reading, method
 
 
@@ -43,21 +44,34 @@ class Random(Method):
     def read(self, run: Run) -> Reading:
         """``[batch, tokens]``, drawn sample by sample for its own tokens; padding is 0."""
         entry = run.position("position")
-        scores = torch.zeros_like(run.per_token(precise(entry.detach()), node_of(entry).axes))
+        scores = self._drawn(run, run.per_token(precise(entry.detach()), node_of(entry).axes), run.mask, 0)
+        others = []
+        for number, (tensor, dim) in enumerate(entries(run)):
+            if tensor is not entry:
+                like = per_token(precise(tensor.detach()), node_of(tensor).axes, run.trace.batch, dim)
+                others.append((dim, self._drawn(run, like, run.padding(dim), 1 + number)))
+        return Reading(scores, others=others)
+
+    def _drawn(self, run: Run, like: Tensor, mask: Tensor | None, number: int) -> Tensor:
+        """Scores of one stream, ``[batch, tokens]``; other streams, other numbers."""
+        scores = torch.zeros_like(like)
         for i in range(len(scores)):
-            padding = None if run.mask is None or run.mask.shape != scores.shape else run.mask[i]
+            padding = None if mask is None or mask.shape != scores.shape else mask[i]
             own = torch.arange(scores.shape[1], device=scores.device) if padding is None else (~padding).nonzero()[:, 0]
-            generator = torch.Generator().manual_seed(zlib.crc32(_content(run, i, padding), self.seed))
+            text = None if run.mask is None or run.mask.shape[1] != size_of(run.tokens()) else run.mask[i]
+            generator = torch.Generator().manual_seed(zlib.crc32(_content(run, i, text), self.seed + number))
             scores[i, own] = torch.randn(len(own), generator=generator).to(scores)
-        return Reading(scores)
+        return scores
 
 
 def _content(run: Run, i: int, padding: Tensor | None) -> bytes:
-    """A sample's input, without padding, as bytes."""
-    tensor = run.source(embedded=None).tensor
-    source, axes = tensor.detach(), node_of(tensor).axes
-    if padding is not None and run.tokens() in axes:
-        source = source.index_select(axes.index(run.tokens()), (~padding).nonzero()[:, 0])
-    where = next((d for d, dim in enumerate(axes) if run.trace.batch in dim), None)
-    own = source if where is None else source.select(where, i)
-    return bytes(own.contiguous().cpu().view(torch.uint8).numpy().tobytes())
+    """A sample's input as bytes: what the main stream reads, without padding, and pictures beside it."""
+    out, main = b"", run.source(embedded=None)
+    for source in [main, *(s for s in run.trace.sources if s is not main and not s.embedded and s.tensor.dim() > 2)]:
+        values, axes = source.tensor.detach(), node_of(source.tensor).axes
+        if padding is not None and run.tokens() in axes:
+            values = values.index_select(axes.index(run.tokens()), (~padding).nonzero()[:, 0])
+        where = next((d for d, dim in enumerate(axes) if run.trace.batch in dim), None)
+        own = values if where is None else values.select(where, i)
+        out += own.contiguous().cpu().view(torch.uint8).numpy().tobytes()
+    return out
