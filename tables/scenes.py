@@ -32,9 +32,8 @@ sys.path.insert(0, str(PROJECT / "training"))
 MODALITIES = {"vqa": ("image", "text"), "clip": ("image", "text"), "detr": ("image",)}
 METHODS = [
     "rollout", "raw attention=attention", "GradCAM=grad-cam", "CVPR 2021=transformer-attribution",
-    "ICCV 2021=generic-attention", "ICML 2022=conservative-lrp", "gradient-x-input", "attn-lrp", "res-lrp",
-    "libragrad:readout=full-grad",
-    "integrated-gradients:steps=20", "random",
+    "ICCV 2021=generic-attention", "ICML 2022=conservative-lrp", "gradient-x-input", "lrp", "attn-lrp", "res-lrp",
+    "libragrad=libragrad:readout=full-grad", "random",
 ]  # fmt: skip
 MEASURES = ["positive-perturbation", "negative-perturbation", "relevance-mass", "pointing-game", "miou"]
 
