@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 import whence
 from conformance.family import Family, Inputs
-from whence.explain import forwarded, prepare
+from whence.arguments import prepare
+from whence.explain import forwarded
 from whence.methods import create
 
 FORWARD, INVARIANT, BALANCED = 1e-5, 1e-4, 1e-4  # HuggingFace computes norms and softmax in float32 in many families
@@ -73,7 +74,7 @@ def row(family: Family, methods: list[str]) -> Row:
 
 def _structure(out: Row, model: nn.Module, inputs: Inputs) -> None:
     family = out.family
-    with forwarded(model, *prepare(model, family.batch(1)), create("conservative-lrp", {}), family.target) as run:
+    with forwarded(model, *prepare(model, family.batch(1)), create("conservative-lrp", {}), [family.target]) as (run,):
         found = len(run.trace.attentions)
     e = explain(family, model, inputs, "conservative-lrp")
     with torch.no_grad():

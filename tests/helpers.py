@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from whence.explain import forwarded, prepare
+from whence.arguments import prepare
+from whence.explain import forwarded
 from whence.methods import create
 
 GOLDEN = Path(__file__).resolve().parent / "golden"
@@ -72,7 +73,7 @@ def relative(a, b):
 def traced(model, inputs, method, target=None, **options):
     """The method and the run that ``whence.explain`` would read, before it is read."""
     chosen = create(method, options)
-    with forwarded(model, *prepare(model, inputs), chosen, target) as run:
+    with forwarded(model, *prepare(model, inputs), chosen, [target]) as (run,):
         return chosen, run
 
 

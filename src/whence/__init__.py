@@ -20,12 +20,14 @@ from .explanation import Explanation, Explanations, load
 from .methods import Method, Reading, method, methods
 from .methods.gradient_x_input import InputLevel
 from .run import Rulebook, Run
-from .target import At
+from .target import At, Contrast, Every, contrast, every
 
 __version__ = "0.1.0"
 __all__ = [
     "At",
     "Check",
+    "Contrast",
+    "Every",
     "Explainer",
     "Explanation",
     "Explanations",
@@ -45,7 +47,9 @@ __all__ = [
     "WhenceWarning",
     "WriteError",
     "check",
+    "contrast",
     "evaluate",
+    "every",
     "explain",
     "load",
     "method",

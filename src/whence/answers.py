@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
 from itertools import repeat
 from typing import Any
@@ -14,7 +14,7 @@ from .errors import InputError, TargetError
 from .explanation import Explanation
 from .inputs.joint import JointReader
 from .inputs.sample import Reader, Sample
-from .target import At, class_index
+from .target import At, Contrast, Every, class_index
 
 
 class Answers:
@@ -38,19 +38,15 @@ class Answers:
 
     def target(self, target: Any, samples: Sequence[Sample] = ()) -> Any:
         """A target as :func:`whence.explain` takes it: labels and tokens as numbers, positions where needed."""
+        if isinstance(target, Every):
+            return Every(tuple(self.target(one, samples) for one in target.targets))
         if isinstance(target, At):
-            inside = target.target
-            many = isinstance(inside, list | tuple)
-            return replace(target, target=[self._class(t) for t in inside] if many else self._class(inside))  # type: ignore[union-attr]  # a list, then
+            return replace(target, target=self._classes(target.target))
         if callable(target):
             return target
         if target is None and self._compares():
             return similarity
-        if isinstance(target, list | tuple):
-            inner = [self._class(t) for t in target]
-            resolved: Any = None if all(t is None for t in inner) else inner
-        else:
-            resolved = self._class(target)
+        resolved = self._classes(target)
         positions = [s.position for s in samples]
         masked = self._name.endswith("ForMaskedLM")
         if not masked and (None in positions or not positions):
@@ -62,6 +58,15 @@ class Answers:
                 "target=whence.At(position, token)."
             )
         return At([p for p in positions if p is not None], resolved)
+
+    def _classes(self, target: Any) -> Any:
+        """Labels or tokens as numbers: one for all, one for each, or one rather than another."""
+        if isinstance(target, Contrast):
+            return Contrast(self._classes(target.target), self._classes(target.other))
+        if isinstance(target, list | tuple):
+            inner = [self._class(t) for t in target]
+            return None if all(t is None for t in inner) else inner
+        return self._class(target)
 
     def _class(self, target: Any) -> Any:
         """A label or token as a number."""
@@ -100,16 +105,24 @@ class Answers:
         if self.labels and e.prediction is not None and len(self.labels) != e.logits.shape[-1]:
             raise InputError(f"{len(self.labels)} labels were given for a model of {e.logits.shape[-1]} classes.")
         if self.labels and e.prediction is not None:
-            e = replace(e, labels=self.labels)
-            return replace(e, target_names=_names(e.target, e), prediction_names=_names(e.prediction, e))
+            return self._renamed(replace(e, labels=self.labels), target, lambda i: self.labels.get(i, str(i)))
         if self._speaks() and e.prediction is not None:
-            decode = self._tokenizer().decode
-            return replace(
-                e,
-                target_names=tuple(decode([int(i)]) for i in e.target) if e.target is not None else e.target_names,
-                prediction_names=tuple(decode([int(i)]) for i in e.prediction),
-            )
+            return self._renamed(e, target, lambda i: str(self._tokenizer().decode([i])))
         return e
+
+    def _renamed(self, e: Explanation, target: Any, name: Callable[[int], str]) -> Explanation:
+        """The explained and the predicted classes by their names."""
+        assert e.prediction is not None
+        said = tuple(map(name, e.prediction.tolist()))
+        if e.target is None:
+            return replace(e, prediction_names=said)
+        asked = tuple(map(name, e.target.tolist()))
+        inner = target.target if isinstance(target, At) else target
+        if isinstance(inner, Contrast):
+            than = self._classes(inner.other)
+            others = said if than is None else map(name, than if isinstance(than, list) else [than] * len(asked))
+            asked = tuple(f"{a} rather than {b}" for a, b in zip(asked, others, strict=True))
+        return replace(e, target_names=asked, prediction_names=said)
 
 
 def similarity(outputs: Any) -> Tensor:
@@ -123,12 +136,6 @@ def _paired(e: Explanation) -> Explanation:
     own = e.logits.diagonal()[:, None]
     said = tuple(f"{float(value):.4g}" for value in own[:, 0])
     return replace(e, logits=own, prediction=None, target=None, labels={}, task="", prediction_names=said)
-
-
-def _names(classes: Tensor | None, e: Explanation) -> tuple[str, ...]:
-    if classes is None:
-        return e.target_names
-    return tuple(e.labels.get(int(i), str(int(i))) for i in classes)
 
 
 def with_targets(inputs: Iterable[Any], target: Any) -> Iterator[tuple[Any, Any]]:

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .arguments import prepare
 from .coverage import Coverage
 from .errors import InputError, WhenceError
-from .explain import explain, forwarded, prepare
+from .explain import explain, forwarded
 from .explainer import Explainer
 from .inputs.sample import collate
 from .methods import create, methods
@@ -104,7 +105,7 @@ def check(explainer: Explainer, input: Any = None) -> Check:
     target = explainer.answers.target(None, [sample])
     inputs = inputs[""] if list(inputs) == [""] else inputs
     args, kwargs, batch = prepare(model, inputs)
-    with forwarded(model, args, kwargs, batch, create("conservative-lrp", {}), target) as run:
+    with forwarded(model, args, kwargs, batch, create("conservative-lrp", {}), [target]) as (run,):
         maps = [record.shape for record in run.trace.attentions]
         said = run.seed.logits
     with torch.no_grad():

@@ -3,49 +3,54 @@
 from __future__ import annotations
 
 import contextlib
-import math
+import copy
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
 
-from .axes import Dim
+from .arguments import Inputs, each, padding_of, prepare, sample_of
+from .assemble import assemble
+from .axes import size_of
 from .diagnosis import first_bad_value
 from .errors import AGAIN, InputError, ModelError, NumericalError, SamplesMixedError, WhenceWarning
-from .explanation import Explanation
+from .explanation import Explanation, Explanations
 from .ledger import Ledger
-from .methods import Method, Reading, create
+from .methods import Method, create
 from .node import node_of
 from .run import Run, clean_buffers, evaluating
-from .streams import in_order, patch_places, split
-from .target import At, Seed, Target, find_logits, seed
+from .streams import patch_places, split
+from .target import At, Contrast, Every, OneTarget, Seed, Target, find_logits, labels_of, seed
 from .trace import Trace
 
-Inputs = Tensor | Sequence[Any] | Mapping[str, Any]
 
-
+@overload
+def explain(model: nn.Module, inputs: Inputs, method: str = ..., *, target: Every, **options: Any) -> Explanations: ...
+@overload
+def explain(
+    model: nn.Module, inputs: Inputs, method: str = ..., target: OneTarget = ..., **options: Any
+) -> Explanation: ...
 def explain(
     model: nn.Module,
     inputs: Inputs,
     method: str = "conservative-lrp",
     target: Target = None,
     **options: Any,
-) -> Explanation:
+) -> Explanation | Explanations:
     """Explain a prediction of any PyTorch Transformer, as it is.
 
     Args:
         model: any ``nn.Module``. It is run in evaluation mode and left exactly as found.
         inputs: a mapping (``model(**inputs)``), or a tensor or sequence (``model(*inputs)``); batch first.
         method: a name from :func:`whence.methods`.
-        target: ``None`` (each sample's predicted class), a class number or label for all samples, one per sample, or a
-            function ``outputs -> Tensor[batch]``.
+        target: ``None`` (each sample's predicted class), a class number or label for all samples, one per sample, a
+            function ``outputs -> Tensor[batch]``, :func:`whence.contrast`, or several by :func:`whence.every`.
         options: the method's options; input-level methods take ``at="position"``, ``"token"`` or ``"pixel"``.
 
     Returns:
-        The explanation of the batch: ``scores`` is ``[batch, tokens]``.
+        The explanation of the batch: ``scores`` is ``[batch, tokens]``. Of :func:`whence.every`, a list, one for each.
 
     Example:
         >>> e = whence.explain(model, {"input_ids": ids, "attention_mask": mask}, target=1)
@@ -56,19 +61,20 @@ def explain(
         raise InputError(f"The model is {type(model).__name__}; Whence explains torch.nn.Module objects.")
     original: nn.Module = getattr(model, "_orig_mod", model)  # torch.compile wraps the module it was given
     args, kwargs, batch = prepare(original, inputs)
+    targets = list(target.targets) if isinstance(target, Every) else [target]
+    if not targets:
+        raise InputError("There is no target: whence.every takes at least one.")
     try:
-        return _explain(original, args, kwargs, batch, chosen, target, options)
+        found = _explain(original, args, kwargs, batch, chosen, targets, options)
     except SamplesMixedError:  # experts that gather tokens of all samples, for instance
         if batch == 1:
             raise
-        each = [_sample((args, kwargs), batch, i) for i in range(batch)]
-        targets = [target] * batch if target is None or callable(target) else _each(target, batch)
-        return Explanation.join(
-            [
-                _explain(original, *given, 1, create(method, options), t, options)
-                for given, t in zip(each, targets, strict=True)
-            ]
-        )
+        alone = [
+            _explain(original, *sample_of((args, kwargs), batch, i), 1, create(method, options), own, options)
+            for i, own in enumerate(zip(*(each(t, batch) for t in targets), strict=True))
+        ]
+        found = [Explanation.join(list(parts)) for parts in zip(*alone, strict=True)]
+    return Explanations(found) if isinstance(target, Every) else found[0]
 
 
 def _explain(
@@ -77,139 +83,59 @@ def _explain(
     kwargs: dict[str, Any],
     batch: int,
     method: Method,
-    target: Target,
+    targets: Sequence[Target],
     options: dict[str, Any],
-) -> Explanation:
-    with forwarded(model, args, kwargs, batch, method, target) as run:
-        reading = method.read(run)
-    if run.trace.coverage.opaque and run.rulebook.rules:
+) -> list[Explanation]:
+    """An explanation for each target, with one forward for all."""
+    out = []
+    with forwarded(model, args, kwargs, batch, method, targets) as runs:
+        for run in runs:
+            run.more = run is not runs[-1]
+            out.append(_read(run, method, options, lambda: first_bad_value(model, args, kwargs)))
+    if runs[0].trace.coverage.opaque and runs[0].rulebook.rules:
         warnings.warn(
-            f"The model computes '{run.trace.coverage.opaque[0]}' in a kernel of its own, of which nothing can be seen "
-            f"and which may be its attention: it was differentiated plainly, not by the rules of '{method.name}'. "
+            f"The model computes '{runs[0].trace.coverage.opaque[0]}' in a kernel of its own, of which nothing can be "
+            f"seen and which may be its attention: it was differentiated plainly, not by the rules of '{method.name}'. "
             'Switch to attention in torch itself (HuggingFace: attn_implementation="sdpa" when the model is loaded).',
             WhenceWarning,
             stacklevel=3,
         )
+    return out
+
+
+def _read(run: Run, method: Method, options: dict[str, Any], diagnose: Callable[[], str]) -> Explanation:
+    """What a method reads of a run; the books are its own, also if the same forward is read again."""
+    reading = method.read(run)
     scores = run.zero_padding(reading.scores.detach(), run.tokens())
     reading.others = [(dim, run.zero_padding(found.detach(), dim)) for dim, found in reading.others]
     if not torch.isfinite(scores).all():
-        where = first_bad_value(model, args, kwargs)
-        raise NumericalError(f"The scores of '{method.name}' are not finite although the model's output is: {where}")
-    return _explanation(run, reading, scores, method, options)
+        raise NumericalError(
+            f"The scores of '{method.name}' are not finite although the model's output is: {diagnose()}"
+        )
+    run.ledger = copy.copy(run.ledger)
+    if run.trace.ledger is not None:
+        run.trace.ledger.forget()
+    return assemble(run, reading, scores, method, options)
 
 
 @contextlib.contextmanager
 def forwarded(
-    model: nn.Module, args: list[Any], kwargs: dict[str, Any], batch: int, method: Method, target: Target
-) -> Iterator[Run]:
-    """A traced forward, ready to be read; the model is as it was when the block ends."""
+    model: nn.Module, args: list[Any], kwargs: dict[str, Any], batch: int, method: Method, targets: Sequence[Target]
+) -> Iterator[list[Run]]:
+    """A traced forward, ready to be read for each target; the model is as it was when the block ends."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(evaluating(model))
         stack.enter_context(clean_buffers(model))
         stack.enter_context(_eager(model))
-        run = _forward(model, args, kwargs, batch, method, target, _padding(kwargs))
-        if any(s.name == "image" and s.grid is None for s in split(run.tokens(), _length(run), run)):
-            run.places = patch_places(run)
-        yield run
-
-
-def _length(run: Run) -> int:
-    return math.prod(atom.size for atom in run.tokens())
-
-
-def _sample(inputs: tuple[list[Any], dict[str, Any]], batch: int, i: int) -> tuple[list[Any], dict[str, Any]]:
-    """The inputs of one sample."""
-
-    def cut(value: Any) -> Any:
-        return value[i : i + 1] if isinstance(value, Tensor) and value.dim() and len(value) == batch else value
-
-    return [cut(v) for v in inputs[0]], {k: cut(v) for k, v in inputs[1].items()}
-
-
-def _each(target: Any, batch: int) -> list[Any]:
-    """A target per sample."""
-    if isinstance(target, At):
-        places = [target.position] * batch if isinstance(target.position, int) else list(target.position)
-        inner = [None] * batch if target.target is None else _each(target.target, batch)
-        return [At([p], t) for p, t in zip(places, inner, strict=True)]
-    items = target.tolist() if isinstance(target, Tensor) else target
-    return [items] * batch if isinstance(items, int | str) else [[item] for item in items]
-
-
-# -- inputs ------------------------------------------------------------------------------------------------------
-
-
-def prepare(model: nn.Module, inputs: Inputs) -> tuple[list[Any], dict[str, Any], int]:
-    """Positional and keyword arguments, and the batch size."""
-    args: list[Any] = []
-    kwargs: dict[str, Any] = {}
-    if isinstance(inputs, Mapping):
-        kwargs = dict(inputs)
-    else:
-        args = [inputs] if isinstance(inputs, Tensor) else list(inputs)
-    tensors = {**{str(i): a for i, a in enumerate(args)}, **kwargs}
-    tensors = {name: t for name, t in tensors.items() if isinstance(t, Tensor)}
-    if not tensors:
-        raise InputError(
-            f"The inputs ({type(inputs).__name__}) hold no tensor. Pass what the model takes: a dict of tensors for "
-            "model(**inputs), or a tensor or tuple for model(*inputs)."
-        )
-    first, main = next(iter(tensors.items()))
-    if main.dim() == 0 or main.numel() == 0:
-        raise InputError(f"The input '{first}' is empty (shape {list(main.shape)}): there is nothing to explain.")
-    batch = main.shape[0]
-    _check_lengths(tensors)
-    _check_devices(model, tensors)
-    for name, t in tensors.items():
-        if t.is_floating_point() and not name.endswith("mask") and not bool(torch.isfinite(t).all()):
-            where = torch.nonzero(~torch.isfinite(t))[0].tolist()
-            raise NumericalError(
-                f"The input '{name}' has a NaN or an infinity at {where}. Remove it and explain again."
-            )
-    return args, kwargs, batch
-
-
-def _check_lengths(tensors: Mapping[str, Tensor]) -> None:
-    ids = tensors.get("input_ids")
-    if ids is None:
-        return
-    for name in ("attention_mask", "token_type_ids", "position_ids"):
-        t = tensors.get(name)
-        if t is None or t.dim() != 2 or t.shape == ids.shape or (name == "position_ids" and len(t) == 1):
-            continue
-        raise InputError(
-            f"'{name}' has shape {list(t.shape)} but 'input_ids' has {list(ids.shape)}: they must agree. "
-            "Pad all samples to one length."
-        )
-
-
-def _check_devices(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    there = next((p.device for p in model.parameters()), None)
-    for name, t in tensors.items():
-        if there is not None and t.device != there:
-            raise InputError(
-                f"The model is on {there} but the input '{name}' is on {t.device}. Move one of them: "
-                f"inputs.to('{there}') or model.to('{t.device}')."
-            )
-
-
-def _padding(kwargs: Mapping[str, Any]) -> Tensor | None:
-    """``[batch, tokens]``, true at padding, from the masks that models are given."""
-    mask = kwargs.get("attention_mask")
-    if isinstance(mask, Tensor) and mask.dim() == 2:
-        return mask == 0
-    mask = kwargs.get("src_key_padding_mask")
-    if isinstance(mask, Tensor) and mask.dim() == 2 and mask.dtype == torch.bool:
-        return mask
-    return None
-
-
-def labels_of(model: nn.Module) -> dict[int, str]:
-    """The names that a model's configuration gives its classes."""
-    names = getattr(getattr(model, "config", None), "id2label", None)
-    return {int(k): str(v) for k, v in names.items()} if isinstance(names, Mapping) else {}
+        runs = _forward(model, args, kwargs, batch, method, targets, padding_of(kwargs))
+        tokens = runs[0].tokens()
+        if any(s.name == "image" and s.grid is None for s in split(tokens, size_of(tokens), runs[0])):
+            places = patch_places(runs[0])
+            for run in runs:
+                run.places = places
+        yield runs
 
 
 # -- the forward ---------------------------------------------------------------------------------------------------
@@ -232,11 +158,11 @@ def _forward(
     kwargs: dict[str, Any],
     batch: int,
     method: Method,
-    target: Target,
+    targets: Sequence[Target],
     mask: Tensor | None,
     replaced: Mapping[int, Tensor] | None = None,
     learned: frozenset[int] = frozenset(),
-) -> Run:
+) -> list[Run]:
     rulebook = method.rulebook()
     if rulebook.phase is not None:
         rulebook.phase.masked = mask is not None
@@ -249,30 +175,41 @@ def _forward(
         named = {k: trace.input(k, v) if isinstance(v, Tensor) else v for k, v in kwargs.items()}
         outputs = model._call_impl(*placed, **named)  # as model(...), but not compiled
     if trace.asking - learned:  # some tokens are the model's own: follow these, too
-        return _forward(model, args, kwargs, batch, method, target, mask, replaced, learned | trace.asking)
+        return _forward(model, args, kwargs, batch, method, targets, mask, replaced, learned | trace.asking)
     with trace:
         if trace.replaced:
             raise ModelError(AGAIN)
-        start = seed(outputs, target, batch, labels_of(model), _last(trace, mask, batch, find_logits(outputs)))
+        last = _last(trace, mask, batch, find_logits(outputs))
+        starts = [seed(outputs, target, batch, labels_of(model), last) for target in targets]
+    for start in starts:
+        _check(start, lambda: first_bad_value(model, args, kwargs))
+    trace.coverage.settle(node_of(starts[0].output).reachable())
+
+    def run_to(start: Seed, target: Target) -> Run:
+        run = Run(model, trace, start, rulebook, mask)
+        again = _fixed(start, target)
+
+        def repeat(values: Mapping[int, Tensor]) -> Run:
+            (other,) = _forward(model, args, kwargs, batch, method, [again], mask, values, learned)
+            if len(values) > 1 and node_of(other.seed.output).seq != node_of(start.output).seq:  # experts: other calls
+                raise ModelError(AGAIN)
+            return other
+
+        run.repeat = repeat
+        return run
+
+    return [run_to(start, target) for start, target in zip(starts, targets, strict=True)]
+
+
+def _check(start: Seed, diagnose: Callable[[], str]) -> None:
+    """Refuse outputs that cannot be explained."""
     if bool((torch.isnan(start.logits) | (start.logits == torch.inf)).any()) or not bool(start.value.isfinite().all()):
-        raise NumericalError(f"The model's output is not finite: {first_bad_value(model, args, kwargs)}")
+        raise NumericalError(f"The model's output is not finite: {diagnose()}")
     if not start.output.requires_grad:
         raise InputError(
             "The model's output does not depend on any input that can carry relevance: its inputs are integers and no "
             "embedding of them was found. Pass floating-point inputs (inputs_embeds, pixel_values)."
         )
-    trace.coverage.settle(node_of(start.output).reachable())
-    run = Run(model, trace, start, rulebook, mask)
-    again = _fixed(start, target)
-
-    def repeat(values: Mapping[int, Tensor]) -> Run:
-        other = _forward(model, args, kwargs, batch, method, again, mask, values, learned)
-        if len(values) > 1 and node_of(other.seed.output).seq != node_of(start.output).seq:  # experts: other operations
-            raise ModelError(AGAIN)
-        return other
-
-    run.repeat = repeat
-    return run
 
 
 def _fixed(start: Seed, target: Target) -> Target:
@@ -280,6 +217,8 @@ def _fixed(start: Seed, target: Target) -> Target:
     if start.index is None:
         return target
     classes = start.index.tolist()
+    if start.other is not None:
+        return Contrast(classes, start.other.tolist())
     if start.weights.dim() != 3:
         return classes
     return At(start.weights.any(-1).int().argmax(1).tolist(), classes)
@@ -293,105 +232,3 @@ def _last(trace: Trace, mask: Tensor | None, batch: int, logits: Tensor | None) 
         return torch.full((batch,), logits.shape[1] - 1, device=logits.device)
     positions = torch.arange(mask.shape[1], device=mask.device)
     return torch.where(mask, -1, positions).amax(1)
-
-
-# -- the result ----------------------------------------------------------------------------------------------------
-
-
-def _explanation(run: Run, reading: Reading, scores: Tensor, method: Method, options: dict[str, Any]) -> Explanation:
-    layout = _layout(run, reading, scores)
-    scores = layout.scores
-    image = next((s.tensor.shape[-2:] for s in run.trace.sources if s.tensor.dim() == 4), None)
-    labels = labels_of(run.model)
-    names = labels if len(labels) == run.seed.logits.shape[-1] else {}
-    task = _task(run.model, run.seed)
-    return Explanation(
-        scores=scores,
-        special=layout.special,
-        method=method.name,
-        options=options,
-        logits=run.seed.logits.detach(),
-        value=run.seed.value,
-        prediction=run.seed.prediction,
-        target=run.seed.index,
-        coverage=run.trace.coverage,
-        labels=names,
-        task=task,
-        streams=layout.streams,
-        grid=layout.grid,
-        patch_start=layout.patch_start,
-        image_size=(int(image[0]), int(image[1])) if image is not None and layout.grid is not None else None,
-        ledger=run.ledger,
-        layers=None if reading.layers is None else _layers(run, reading.layers, layout.order),
-        heads=None if reading.heads is None else reading.heads.detach(),
-        target_names=tuple(run.seed.names(names)),
-        prediction_names=tuple(run.seed.said(names, task)),
-    )
-
-
-def _task(model: nn.Module, start: Seed) -> str:
-    """Whether one class is true, several can be, or the output is a value."""
-    problem = getattr(getattr(model, "config", None), "problem_type", None)
-    if start.prediction is None:
-        return ""
-    if problem == "multi_label_classification":
-        return "multi-label"
-    return "regression" if problem == "regression" or start.logits.shape[-1] == 1 else "single-label"
-
-
-def _layers(run: Run, layers: Tensor, order: Tensor | None) -> Tensor:
-    """Relevance per layer, padding exactly 0."""
-    if order is not None and order.shape[1] == layers.shape[2]:
-        layers = layers.gather(2, order[:, None].expand(-1, layers.shape[1], -1))
-    if run.mask is None or run.mask.shape != layers[:, 0].shape:
-        return layers.detach()
-    return layers.detach().masked_fill(run.mask[:, None], 0.0)
-
-
-@dataclass
-class _Layout:
-    """How scores are spread over the user's inputs: fields as in :class:`Explanation`."""
-
-    scores: Tensor
-    special: Tensor
-    streams: dict[str, Tensor]
-    grid: tuple[int, int] | None = None
-    patch_start: int = 0
-    order: Tensor | None = None
-
-
-def _layout(run: Run, reading: Reading, scores: Tensor) -> _Layout:
-    special = torch.zeros_like(scores, dtype=torch.bool)
-    if run.mask is not None and run.mask.shape == scores.shape:
-        special |= run.mask
-    if reading.grid is not None:  # of pixels
-        return _Layout(scores, special, {"image": scores}, reading.grid)
-    layout = _Layout(scores, special, {})
-    axes: dict[str, Dim] = {}  # of each stream
-    main = run.tokens() if reading.tokens is None or len(scores[0]) == _length(run) else reading.tokens
-    for n, (tokens, found) in enumerate([(main, scores), *reading.others]):
-        streams = split(tokens, found.shape[1], run)
-        order = in_order(run, streams, found.shape[1]) if n == 0 and tokens == run.tokens() else None
-        if order is not None:
-            layout.scores = found = found.gather(1, order)
-            layout.order = order
-        for stream in streams:
-            if n == 0:
-                special[:, stream.start : stream.start + stream.length] |= stream.special.to(special.device)
-            name = stream.name
-            if name in axes and (_reads(run, tokens, axes[name]) or _reads(run, axes[name], tokens)):
-                other, name = ("encoder", "decoder") if _reads(run, tokens, axes[name]) else ("decoder", "encoder")
-                layout.streams = {other if k == stream.name else k: v for k, v in layout.streams.items()}
-                axes[other] = axes.pop(stream.name)
-            elif name in axes:
-                name = f"{name} {len(layout.streams) + 1}"
-            axes[name] = tokens
-            layout.streams[name] = found[:, stream.start : stream.start + stream.length].detach()
-            if stream.grid is not None and layout.grid is None:
-                layout.grid, layout.patch_start = stream.grid, stream.patch_start
-    return layout
-
-
-def _reads(run: Run, one: Dim, other: Dim) -> bool:
-    """Whether some attention looks from one stream at the other."""
-    return any(r.axes[r.query] == one and r.axes[r.key] == other for r in run.trace.attentions)

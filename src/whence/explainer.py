@@ -21,7 +21,7 @@ from .mapping import attach
 from .methods import methods as all_methods
 from .pretrained import load_model, load_processor
 from .progress import track
-from .target import Target
+from .target import Every, Target, every
 
 WINDOW = 16  # batches that are sorted by length together when a stream is explained
 
@@ -118,16 +118,19 @@ class Explainer:
             options: the method's options.
 
         Returns:
-            :class:`Explanation` for one input, :class:`Explanations` (a list, in the order given) for many.
+            :class:`Explanation` for one input, :class:`Explanations` (a list, in the order given) for many. With
+            :func:`whence.every`, :class:`Explanations` for one input, one for each target, and a list of them for many.
         """
         if not self._many(inputs):
             if self._is_tensors(inputs):
-                e = explain(self.model, self.placed(inputs), method, self.answers.target(target), **options)
-                return self.answers.named(e, target)
+                found = explain(self.model, self.placed(inputs), method, self.answers.target(target), **options)
+                return self._named(found, target)
             return self._batch([self.read(inputs)], method, target, options)[0]
         count = len(inputs) if hasattr(inputs, "__len__") else None
-        found = self.stream(inputs, method, target, batch_size=batch_size, **options)
-        return Explanations(track(found, count, "Explaining", progress))
+        stream = track(
+            self.stream(inputs, method, target, batch_size=batch_size, **options), count, "Explaining", progress
+        )
+        return list(stream) if isinstance(target, Every) else Explanations(stream)
 
     def stream(
         self,
@@ -182,7 +185,7 @@ class Explainer:
         refused: WhenceError | None = None
         for name in methods or all_methods():
             try:
-                out += [self(input, name, target, **options) for target in targets]
+                out += self(input, name, every(targets), **options)
             except (ModelError, MethodError) as error:
                 if methods is not None:
                     raise
@@ -193,14 +196,23 @@ class Explainer:
 
     # -- batches -----------------------------------------------------------------------------------------------------
 
-    def _batch(self, samples: list[Sample], method: str, target: Any, options: dict[str, Any]) -> list[Explanation]:
+    def _batch(self, samples: list[Sample], method: str, target: Any, options: dict[str, Any]) -> list[Any]:
+        """What is found of each sample: an explanation, or with :func:`whence.every` several."""
         tensors = collate(samples)
         inputs: Any = tensors[""] if list(tensors) == [""] else tensors
-        e = self._explain(self.placed(inputs), method, self.answers.target(target, samples), options)
-        e = self.answers.named(e, target)
-        return [attach(e[i], sample) for i, sample in enumerate(samples)]
+        found = self._explain(self.placed(inputs), method, self.answers.target(target, samples), options)
+        named = self._named(found, target)
+        if isinstance(named, Explanations):
+            return [Explanations(attach(e[i], sample) for e in named) for i, sample in enumerate(samples)]
+        return [attach(named[i], sample) for i, sample in enumerate(samples)]
 
-    def _explain(self, inputs: Any, method: str, target: Any, options: dict[str, Any]) -> Explanation:
+    def _named(self, found: Explanation | Explanations, target: Any) -> Any:
+        """Classes by their names; of several targets, in each explanation."""
+        if isinstance(found, Explanation):
+            return self.answers.named(found, target)
+        return Explanations(self.answers.named(e, one) for e, one in zip(found, target.targets, strict=True))
+
+    def _explain(self, inputs: Any, method: str, target: Any, options: dict[str, Any]) -> Any:
         """An explanation; if the model itself cannot take the input, a sentence that says so."""
         try:
             return explain(self.model, inputs, method, target, **options)

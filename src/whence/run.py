@@ -65,6 +65,7 @@ class Run:
         repeat: the same forward again, explaining the same, with other values in place of some tensors (by the ``seq``
             of their nodes).
         places: a grid, and ``[batch, patches]``: where each patch went, if the model puts them in its own order.
+        more: whether the same forward will be read again, for another target.
     """
 
     def __init__(self, model: nn.Module, trace: Trace, seed: Seed, rulebook: Rulebook, mask: Tensor | None) -> None:
@@ -85,10 +86,10 @@ class Run:
             )
         self.repeat: Callable[[Mapping[int, Tensor]], Run] = _cannot_repeat
         self.places: tuple[tuple[int, int], Tensor] | None = None
+        self.more = False
         self.ledger: Ledger | None = trace.ledger
         if rulebook.phase is not None and rulebook.books:
             self.ledger = Ledger(trace.batch)
-            rulebook.phase.ledger = self.ledger
 
     # -- structure -------------------------------------------------------------------------------------------
 
@@ -181,8 +182,10 @@ class Run:
             relevance: carry relevance (a rulebook with a phase).
             keep: whether another backward will follow.
         """
+        keep = keep or self.more
         if self.rulebook.phase is not None:
             self.rulebook.phase.relevance, self.rulebook.phase.keep = relevance, keep
+            self.rulebook.phase.ledger = self.ledger
         boundaries, asked = [*self.boundaries, *self.aside], len(tensors)
         tensors = [*tensors, *(b.tensor for b in self.aside if not any(b.tensor is t for t in tensors))]
         hooks = [_watch(b) for b in boundaries]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .errors import TargetError
 
@@ -41,7 +41,49 @@ class At:
         return torch.tensor([p % length for p in each])
 
 
-Target = None | int | str | Sequence[int | str] | Tensor | Callable[[Any], Tensor] | At
+@dataclass(frozen=True)
+class Contrast:
+    """Why one class rather than another: the difference of their logits.
+
+    Attributes:
+        target, other: each a number or a label, for all samples or one per sample; ``None``: what is predicted.
+    """
+
+    target: int | str | Sequence[int | str] | None
+    other: int | str | Sequence[int | str] | None
+
+
+def contrast(target: Any, other: Any) -> Contrast:
+    """The target "why this rather than that": what speaks for both classes alike cancels.
+
+    Example:
+        >>> whence.explain(model, inputs, target=whence.contrast("beagle", "tabby"))
+    """
+    return Contrast(target, other)
+
+
+@dataclass(frozen=True)
+class Every:
+    """Several targets, each explained, with one forward for all.
+
+    Attributes:
+        targets: what :func:`whence.explain` takes for a target.
+    """
+
+    targets: tuple[Any, ...]
+
+
+def every(targets: Iterable[Any]) -> Every:
+    """Several targets at once; the answer is a list with an explanation for each, in their order.
+
+    Example:
+        >>> cat, dog = whence.explain(model, inputs, target=whence.every(["tabby", "beagle"]))
+    """
+    return Every(tuple(targets))
+
+
+OneTarget = None | int | str | Sequence[int | str] | Tensor | Callable[[Any], Tensor] | At | Contrast
+Target = OneTarget | Every
 
 
 #: what models call their answers, one per class
@@ -59,6 +101,7 @@ class Seed:
         prediction: ``[batch]``, the class predicted; ``None`` where there are no classes.
         logits: ``[batch, classes]`` where there are classes, else the target values.
         function: what the user's function is called, where there is one.
+        other: ``[batch]``, the class that it is contrasted with, if it is.
     """
 
     output: Tensor
@@ -67,12 +110,16 @@ class Seed:
     prediction: Tensor | None
     logits: Tensor
     function: str = "the target"
+    other: Tensor | None = None
 
     def names(self, labels: Mapping[int, str]) -> list[str]:
         """Per sample, what is explained, in words."""
         if self.index is None:
             return [self.function] * len(self.weights)
-        return [labels.get(int(i), str(int(i))) for i in self.index]
+        named = [labels.get(int(i), str(int(i))) for i in self.index]
+        if self.other is None:
+            return named
+        return [f"{a} rather than {labels.get(int(i), str(int(i)))}" for a, i in zip(named, self.other, strict=True)]
 
     def said(self, labels: Mapping[int, str], task: str) -> list[str]:
         """Per sample, what the model said, in words."""
@@ -87,6 +134,12 @@ class Seed:
     def value(self) -> Tensor:
         """``[batch]``: the target's value."""
         return (self.output.detach() * self.weights).reshape(len(self.weights), -1).sum(1)
+
+
+def labels_of(model: nn.Module) -> dict[int, str]:
+    """The names that a model's configuration gives its classes."""
+    names = getattr(getattr(model, "config", None), "id2label", None)
+    return {int(k): str(v) for k, v in names.items()} if isinstance(names, Mapping) else {}
 
 
 def find_logits(outputs: Any) -> Tensor | None:
@@ -134,14 +187,20 @@ def seed(outputs: Any, target: Target, batch: int, labels: Mapping[int, str], la
             "[batch, classes] is found. Pass target=lambda outputs: <tensor of shape [batch]>, for example "
             "lambda outputs: outputs.logits[:, position, token]."
         )
-    prediction = classes.argmax(-1)
-    index = _indices(target, prediction, classes.shape[-1], labels if len(labels) == classes.shape[-1] else {})
+    prediction, known = classes.argmax(-1), labels if len(labels) == classes.shape[-1] else {}
+    wanted, than = (target.target, target.other) if isinstance(target, Contrast) else (target, None)
+    index = _indices(wanted, prediction, classes.shape[-1], known)
     weights = torch.zeros_like(classes).scatter_(1, index[:, None], 1.0)
+    other = _indices(than, prediction, classes.shape[-1], known) if isinstance(target, Contrast) else None
+    if other is not None:
+        if bool((other == index).any()):
+            raise TargetError(f"Class {int(index[other == index][0])} is contrasted with itself: give two classes.")
+        weights.scatter_(1, other[:, None], -1.0)
     if logits.dim() == 3 and last is not None:
         full = torch.zeros_like(logits, requires_grad=False)
         full[torch.arange(batch, device=logits.device), last] = weights
         weights = full
-    return Seed(output, weights, index, prediction, classes)
+    return Seed(output, weights, index, prediction, classes, other=other)
 
 
 def _from_function(outputs: Any, target: Callable[[Any], Tensor], batch: int, logits: Tensor | None) -> Seed:

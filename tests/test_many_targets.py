@@ -1,0 +1,165 @@
+"""Several targets with one forward, and one class rather than another."""
+
+from __future__ import annotations
+
+import pytest
+import tiny
+import torch
+from helpers import EXACT, relative
+
+import whence
+from whence.demo import MODELS
+
+METHODS = [name for name in whence.methods() if name not in ("lime", "kernel-shap")]  # which run the model anew
+SUMS = [
+    "conservative-lrp",
+    "gradient-x-input",
+    "attn-lrp",
+    "integrated-gradients",
+    "lrp",
+    "res-lrp",
+]  # linear in the target
+
+
+def bert():
+    return tiny.bert().double(), {"input_ids": tiny.ids(2), "attention_mask": torch.ones(2, 7, dtype=torch.long)}
+
+
+def vit():
+    return tiny.vit().double(), {"pixel_values": tiny.pixels(2).double()}
+
+
+def same(a, b):
+    assert torch.equal(a.scores, b.scores)
+    assert torch.equal(a.value, b.value)
+    assert (a.target is None) == (b.target is None)
+    assert a.target is None or torch.equal(a.target, b.target)
+    assert a.target_names == b.target_names
+    assert (a.ledger is None) == (b.ledger is None)
+    if a.ledger is not None:
+        assert a.ledger == b.ledger
+    for name in a.streams:
+        assert torch.equal(a.streams[name], b.streams[name])
+    for mine, other in ((a.layers, b.layers), (a.heads, b.heads)):
+        assert (mine is None) == (other is None)
+        assert mine is None or torch.equal(mine, other)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("make", [bert, vit])
+def test_each_of_several_targets_is_as_it_is_alone(make, method):
+    model, inputs = make()
+    options = whence.methods()[method].quick
+    targets = [0, None, [2, 1], whence.contrast(2, 0)]
+    try:
+        alone = [whence.explain(model, inputs, method, t, **options) for t in targets]
+    except whence.ModelError:
+        pytest.skip("the method does not apply to this model")
+    found = whence.explain(model, inputs, method, whence.every(targets), **options)
+    assert isinstance(found, whence.Explanations)
+    assert len(found) == 4
+    for one, expected in zip(found, alone, strict=True):
+        same(one, expected)
+
+
+@pytest.mark.parametrize(
+    "method", ["conservative-lrp", "generic-attention", "transformer-attribution", "rollout", "grad-cam"]
+)
+def test_one_forward_is_enough(method):
+    model, inputs = bert()
+    calls = []
+    model.register_forward_hook(lambda *_: calls.append(1))
+    whence.explain(model, inputs, method, whence.every([0, 1, 2]))
+    assert len(calls) == 1
+
+
+def test_samples_that_are_explained_one_by_one_have_all_targets():
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    model = transformers.MixtralForCausalLM(
+        transformers.MixtralConfig(
+            vocab_size=60, hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2,
+            num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=2,
+        )
+    ).eval()  # fmt: skip
+    inputs = {"input_ids": tiny.ids(2)}
+    targets = [3, [4, 5], whence.contrast(3, [7, 8])]
+    found = whence.explain(model, inputs, target=whence.every(targets))
+    for one, target in zip(found, targets, strict=True):
+        assert relative(one.scores, whence.explain(model, inputs, target=target).scores) < 1e-6
+
+
+def test_no_target_is_refused():
+    model, inputs = bert()
+    with pytest.raises(whence.InputError, match="at least one"):
+        whence.explain(model, inputs, target=whence.every([]))
+
+
+# -- contrast ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", SUMS)
+def test_what_speaks_for_both_cancels(method):
+    model, inputs = bert()
+    why = whence.explain(model, inputs, method, whence.contrast(0, 2))
+    a, b = (whence.explain(model, inputs, method, c) for c in (0, 2))
+    assert relative(why.value, a.value - b.value) < EXACT
+    assert relative(why.scores, a.scores - b.scores) < 1e-9
+    assert torch.equal(why.target, torch.tensor([0, 0]))
+
+
+def test_one_class_rather_than_the_predicted_one():
+    model, inputs = bert()
+    said = whence.explain(model, inputs).prediction.tolist()
+    others = [(c + 1) % 3 for c in said]
+    why = whence.explain(model, inputs, target=whence.contrast(others, None))
+    assert (
+        relative(
+            why.value,
+            torch.stack(
+                [why.logits[i, o] - why.logits[i, p] for i, (o, p) in enumerate(zip(others, said, strict=True))]
+            ),
+        )
+        < EXACT
+    )
+    assert why.target_names == tuple(f"LABEL_{o} rather than LABEL_{p}" for o, p in zip(others, said, strict=True))
+
+
+def test_a_class_is_not_contrasted_with_itself():
+    model, inputs = bert()
+    with pytest.raises(whence.TargetError, match="contrasted with itself"):
+        whence.explain(model, inputs, target=whence.contrast(1, 1))
+    with pytest.raises(whence.TargetError, match="out of range"):
+        whence.explain(model, inputs, target=whence.contrast(1, 9))
+
+
+# -- from raw inputs ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sentiment():
+    return whence.Explainer.from_pretrained(MODELS / "sentiment")
+
+
+def test_several_targets_of_one_text_and_of_many(sentiment):
+    targets = whence.every(["negative", "positive", whence.contrast("negative", "positive")])
+    one = sentiment("a gripping film", target=targets)
+    assert [e.target_names for e in one] == [("negative",), ("positive",), ("negative rather than positive",)]
+    assert [w.text for w in one[2].words[0]] == ["a", "gripping", "film"]
+    many = sentiment(["a gripping film", "far too long, and dull"], target=targets)
+    assert [len(found) for found in many] == [3, 3]
+    assert relative(many[0][1].scores, one[1].scores) < 1e-4
+    assert relative(many[0][2].scores, one[0].scores - one[1].scores) < 1e-3
+
+
+def test_comparing_methods_and_targets_is_one_forward_a_method(sentiment):
+    calls = []
+    hook = sentiment.model.register_forward_hook(lambda *_: calls.append(1))
+    try:
+        found = sentiment.compare("a gripping film", ["conservative-lrp", "rollout"], ["negative", "positive"])
+    finally:
+        hook.remove()
+    assert len(calls) == 2
+    assert [(e.method, e.target_names[0]) for e in found] == [
+        (method, target) for method in ("conservative-lrp", "rollout") for target in ("negative", "positive")
+    ]
