@@ -23,6 +23,9 @@ from .coverage import EXACT
 from .node import Node, attach, node_of
 from .propagate import Local
 
+#: products of which nothing is constant: kind -> number of operands
+PRODUCTS = {"matmul": 2, "mix": 2, "attention": 3}
+
 
 @dataclass
 class Entry:
@@ -67,11 +70,12 @@ class Ledger:
         if constant is None and exact:
             return None
         watched: list[Tensor] = []
+        short = not exact and rule is None and constant is None and len(call.traced) == PRODUCTS.get(call.kind)
         if not exact:
             aliases = [t.view_as(t) for t in call.traced]
             for old, new in zip(call.traced, aliases, strict=True):
                 attach(new, node_of(old))
-            watched = aliases
+            watched = aliases if not short else _instead(call.kind, aliases)
             call.replace(aliases)
 
         def done(out: Tensor) -> None:
@@ -82,8 +86,9 @@ class Ledger:
                 kind = "constant" if call.kind.startswith(("shift", "structural")) else "bias"
                 self._measure(out, constant, {kind: 1.0} if exact else {kind: 1.0, call.kind: -1.0}, node, name)
             if not exact:
-                node.kept = True  # what is measured is the value that it has now
-                self._measure(out, out.detach(), {call.kind: 1.0}, node, name)
+                if not short:
+                    node.kept = True  # what is measured is the value that it has now
+                    self._measure(out, out.detach(), {call.kind: 1.0}, node, name)
                 for alias in watched:
                     node_of(alias).kept = True
                     self._measure(alias, alias.detach(), {call.kind: -1.0}, node, name)
@@ -258,6 +263,15 @@ def constant_of(call: Call) -> Tensor | None:
         args, kwargs = map_tensors((call.args, call.kwargs), lambda t: torch.zeros_like(t) if id(t) in traced else t)
         return torch.as_tensor(call.func(*args, **kwargs))
     return None
+
+
+def _instead(kind: str, operands: list[Tensor]) -> list[Tensor]:
+    """Of a product, the operands that tell all: gradient x value sums to the same over each operand and the output.
+
+    So what a product of two creates is that sum once more, measured where it is smallest; attention is linear in its
+    values, whose sum is that of its output, so that its queries and keys are left.
+    """
+    return operands[:2] if kind == "attention" else [min(operands, key=Tensor.numel)]
 
 
 def _inner(gradient: Tensor, factor: Tensor, axes: Axes, batch: Axis) -> Tensor:
