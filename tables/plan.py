@@ -48,6 +48,7 @@ class Run:
         limit: how many samples.
         splits: which parts of the dataset, one after the other until there are enough; empty: the one to report on.
         options: of :func:`whence.evaluate`.
+        batch: how many samples are run, and written, together.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Run:
     limit: int
     splits: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
+    batch: int = 32
 
     @property
     def directory(self) -> Path:
@@ -81,7 +83,7 @@ class Run:
         explainer = whence.Explainer.from_pretrained(self.model, dtype=torch.float32)
         items = self.items(min(self.limit, limit or self.limit))
         return whence.evaluate(
-            explainer, items, self.methods, self.measures, out=self.directory, batch_size=32, **self.options
+            explainer, items, self.methods, self.measures, out=self.directory, batch_size=self.batch, **self.options
         )
 
     @property
@@ -120,7 +122,7 @@ def table_b() -> list[Run]:
     perturbed = ["positive-perturbation", "negative-perturbation"]
     masks = ["pixel-accuracy", "map", "miou", "relevance-mass", "pointing-game"]
     return [
-        Run("b/predicted", "pets", model, CVPR + NEWER_IMAGE, perturbed + masks, PICTURES, (), {"unit": "pixel"}),
+        Run("b/predicted", "pets", model, CVPR + NEWER_IMAGE, perturbed + masks, PICTURES, (), {"unit": "pixel"}, 8),
         Run(
             "b/target", "pets", model, CVPR + NEWER_IMAGE, perturbed, PICTURES, (), {"unit": "pixel", "target": "label"}
         ),
@@ -131,7 +133,7 @@ def table_c() -> list[Run]:
     """Agreement with human rationales."""
     methods = [*CVPR, "generic-attention", "conservative-lrp", "gradient-x-input", "attn-lrp", "libragrad", "random"]
     measures = ["token-f1", "iou-f1", "auprc", "comprehensiveness", "sufficiency"]
-    return [Run("c/movies", "eraser-movies", MODELS / "eraser-movies-standard", methods, measures, 199)]
+    return [Run("c/movies", "eraser-movies", MODELS / "eraser-movies-standard", methods, measures, 199, batch=4)]
 
 
 TABLES = {"A": table_a, "B": table_b, "C": table_c}
