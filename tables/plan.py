@@ -124,7 +124,15 @@ def table_b() -> list[Run]:
     return [
         Run("b/predicted", "pets", model, CVPR + NEWER_IMAGE, perturbed + masks, PICTURES, (), {"unit": "pixel"}, 8),
         Run(
-            "b/target", "pets", model, CVPR + NEWER_IMAGE, perturbed, PICTURES, (), {"unit": "pixel", "target": "label"}
+            "b/target",
+            "pets",
+            model,
+            CVPR + NEWER_IMAGE,
+            perturbed,
+            PICTURES,
+            (),
+            {"unit": "pixel", "target": "label"},
+            8,
         ),
     ]
 
