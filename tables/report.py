@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -182,11 +183,13 @@ def _table_d() -> list[str]:
     lines = [TITLE_D]
     for (kind, modality), one in done.items():
         known = json.loads((MODELS / f"scenes-{kind}" / "accuracy.json").read_text(encoding="utf-8"))
-        measures = list(one.measures)
-        rows = [[m, *(_plain(one, m, name) for name in measures), f"{one.seconds(m):.2f}"] for m in one.methods]
         lines += [f"### {WORDS_D[kind]}: {modality}", ""]
-        lines += [f"{one.samples} scenes. The model on its test set: `{json.dumps(known.get('accuracy'))}`.", ""]
-        lines += _grid(["method", *measures, "s per sample"], rows)
+        lines += [f"The model on its test set: `{json.dumps(known['accuracy'])}`.", ""]
+        for sort in dict.fromkeys(row.id.split()[0] for row in one.rows):  # of questions, of captions
+            part = replace(one, rows=[row for row in one.rows if row.id.split()[0] == sort])
+            measures = list(part.measures)
+            rows = [[m, *(_plain(part, m, name) for name in measures), f"{part.seconds(m):.2f}"] for m in part.methods]
+            lines += [f"**{sort}**, {part.samples} scenes", "", *_grid(["method", *measures, "s per sample"], rows)]
         lines += [f"{label} does not apply: {why}\n" for label, why in one.refused.items()]
     return lines
 

@@ -123,7 +123,7 @@ def evaluate(kind: str, limit: int = 200, seed: int = 0) -> dict[str, Evaluation
         done[modality] = {row.id for row in stores[modality].rows()}
     refused: dict[str, str] = {}
     for number, case in enumerate(track(made, len(made), f"Explaining scenes, {kind}")):
-        left = [modality for modality in MODALITIES[kind] if str(number) not in done[modality]]
+        left = [modality for modality in MODALITIES[kind] if _name(case, number) not in done[modality]]
         if left:
             for modality, rows in _rows(kind, model, number, case, ways, left, refused, seed).items():
                 stores[modality].add(rows)
@@ -156,9 +156,16 @@ def _rows(
             scores = _scores(one, e)
             for name, vector in one.measured(scores, hits(model, case, one, scores, seed)).items():
                 said = int(case.right)  # 1: the model is right
-                row = Row(str(number), way.label, name, tuple(map(float, vector)), said, case.answer, 1, seconds)
+                row = Row(
+                    _name(case, number), way.label, name, tuple(map(float, vector)), said, case.answer, 1, seconds
+                )
                 out[modality].append(row)
     return out
+
+
+def _name(case: Any, number: int) -> str:
+    """A case's id; it begins with its kind."""
+    return f"{case.kind} {number}"
 
 
 def _scores(one: View, e: whence.Explanation) -> Floats:
