@@ -13,6 +13,7 @@ import whence
 from tables.contenders import CVPR, ICML, NEWER_IMAGE, NEWER_TEXT
 from whence.data import Item, load
 from whence.evaluation import Evaluation
+from whence.evaluation import load as load_results
 
 PROJECT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("WHENCE_SHARED", PROJECT.parent / "shared"))
@@ -49,6 +50,8 @@ class Run:
         splits: which parts of the dataset, one after the other until there are enough; empty: the one to report on.
         options: of :func:`whence.evaluate`.
         batch: how many samples are run, and written, together.
+        besides: another run, of the predicted class: where that was right, the true class is the same, and only the
+            samples on which it was wrong are left to evaluate.
     """
 
     name: str
@@ -60,6 +63,7 @@ class Run:
     splits: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
     batch: int = 32
+    besides: str = ""
 
     @property
     def directory(self) -> Path:
@@ -76,7 +80,10 @@ class Run:
                 out += [
                     Item(f"{split or ''}{i.id}", i.input, i.label, i.rationale, i.mask) for i in found.sample(left, 0)
                 ]
-        return out
+        if not self.besides:
+            return out
+        wrong = {row.id for row in load_results(RESULTS / self.besides).rows if row.prediction != row.label}
+        return [item for item in out if item.id in wrong]
 
     def evaluate(self, limit: int | None = None) -> Evaluation:
         """Evaluate, or go on where it stopped."""
@@ -124,17 +131,10 @@ def table_b() -> list[Run]:
     return [
         Run("b/predicted", "pets", model, CVPR + NEWER_IMAGE, perturbed + masks, PICTURES, (), {"unit": "pixel"}, 8),
         Run(
-            "b/target",
-            "pets",
-            model,
-            CVPR + NEWER_IMAGE,
-            perturbed,
-            PICTURES,
-            (),
-            {"unit": "pixel", "target": "label"},
-            8,
+            "b/target", "pets", model, CVPR + NEWER_IMAGE, perturbed, PICTURES, (),
+            {"unit": "pixel", "target": "label"}, 8, "b/predicted",
         ),
-    ]
+    ]  # fmt: skip
 
 
 def table_c() -> list[Run]:

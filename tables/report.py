@@ -106,6 +106,9 @@ def _table_b() -> list[str]:
     if "b/predicted" not in done:
         return ["## Table B\n\nNot evaluated yet.\n"]
     one, other = done["b/predicted"], done.get("b/target")
+    if other is not None:  # where the prediction is right, the true class is the predicted one
+        right = [row for row in one.rows if row.prediction == row.label and row.measure in other.measures]
+        other = replace(other, rows=[*right, *other.rows])
     lines = [TITLE_B.format(samples=one.samples, accuracy=one.accuracy, command=table_b()[0].command)]
     head = [
         "method",
