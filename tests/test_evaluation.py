@@ -54,12 +54,14 @@ def digits():
     return whence.Explainer.from_pretrained(MODELS / "digits", dtype=torch.float64)
 
 
+def chequered():
+    """A mask of some kind."""
+    return (np.indices((64, 64)).sum(0) % 2).astype(np.int8)
+
+
 def picture_items():
     paths = sorted((MODELS / "digits" / "examples").glob("*.png"))[:3]
-    ink = lambda: (np.indices((64, 64)).sum(0) % 2).astype(np.int8)  # noqa: E731  # a mask of some kind
-    return [
-        Item(path.stem, str(path), int(path.stem[-1]) if path.stem[-1].isdigit() else 3, mask=ink) for path in paths
-    ]
+    return [Item(path.stem, str(path), i, mask=chequered) for i, path in enumerate(paths)]
 
 
 def evaluated(explainer, items=ITEMS, methods=METHODS, measures=MEASURES, **options):

@@ -32,16 +32,7 @@ def test_the_quoted_auac_is_that_of_the_paper():
     (path,) = shared("seeds").glob("004*")
     text = path.read_text(encoding="utf-8")
     head, *rows = re.search(r"Method\tIMDB.*?(?=\n\n)", text, re.DOTALL)[0].splitlines()
-    columns = [
-        "imdb",
-        "sst2",
-        "bace",
-        "mnist",
-        "tweeteval-emotion",
-        "tweeteval-hate",
-        "tweeteval-sentiment",
-        "meld-sentiment",
-    ]
+    columns = plan.DATASETS
     assert len(head.split("\t")) == len(columns) + 2  # the method, and Semaine
     for row in rows:
         method, *values = row.split("\t")

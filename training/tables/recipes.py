@@ -55,7 +55,7 @@ def attention(dataset: str, test: tuple[str, ...], epochs: int, rate: float = 5e
 
 def standard(dataset: str, test: tuple[str, ...], epochs: int, rate: float = 1e-4, **others: object) -> Recipe:
     """A model with MLP blocks; of texts, the first three layers of MiniLM."""
-    return Recipe(dataset, "standard", test, epochs, rate, **({"layers": 3} | others))  # type: ignore[arg-type]
+    return Recipe(dataset, "standard", test, epochs, rate, **({"layers": 3} | others))  # type: ignore[arg-type]  # as named
 
 
 #: cheapest first; one that starts from another comes after it

@@ -162,13 +162,14 @@ def token(explainer: Explainer, baseline: str | None) -> tuple[str, float]:
         baseline = next((name for name, i in known.items() if i is not None), "unk")
     if baseline not in known:
         raise InputError(f"A token cannot be replaced by '{baseline}': choose {', '.join(TOKENS)}.")
-    if known[baseline] is None:
+    value = known[baseline]
+    if value is None:
         there = [name for name, i in known.items() if i is not None]
         raise InputError(
             f"The tokenizer has no {baseline} token to put in the place of a removed one: choose "
             f"{', '.join([*there, 'hide'])}."
         )
-    return "input_ids", float(known[baseline])  # type: ignore[arg-type]  # not None: checked above
+    return "input_ids", float(value)
 
 
 def blank(pixels: Tensor, baseline: str, processor: Any = None) -> Tensor:

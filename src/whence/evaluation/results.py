@@ -161,9 +161,9 @@ class Evaluation:
             "accuracy": self.accuracy,
             "cells": [vars(cell) for cell in self.cells],
             "curves": {
-                name: {"axis": list(map(float, m.axis())), "methods": self._curves(name)}  # type: ignore[arg-type]  # not None, by the condition
-                for name, m in self.measures.items()
-                if m.axis() is not None
+                name: {"axis": list(map(float, axis)), "methods": self._curves(name)}
+                for name, axis in ((name, m.axis()) for name, m in self.measures.items())
+                if axis is not None
             },
             "differences": [vars(d) for name in self.measures for d in self.differences(name)],
             "seconds": {method: self.seconds(method) for method in self.methods},
