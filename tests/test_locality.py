@@ -78,6 +78,17 @@ class Beside(Attention):
         return super().forward(x) + self.conv(x)
 
 
+class Routed(Attention):
+    """Experts beside the attention, in one branch: tokens meet in the attention alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = Experts()
+
+    def forward(self, x):
+        return super().forward(x) + self.experts(x)
+
+
 class Model(nn.Module):
     def __init__(self, *branches: nn.Module, signal: bool = False) -> None:
         super().__init__()
@@ -122,10 +133,10 @@ def test_what_follows_every_operation_or_one_layer_applies(method):
 
 
 @pytest.mark.parametrize("method", ROLLED)
-@pytest.mark.parametrize("branch", [Apart, Experts])
-def test_tokens_that_meet_in_attention_alone_are_rolled_up(branch, method):
+@pytest.mark.parametrize("kinds", [(Attention, Apart), (Attention, Experts), (Routed, Apart)])
+def test_tokens_that_meet_in_attention_alone_are_rolled_up(kinds, method):
     torch.manual_seed(1)
-    model = Model(Attention(), branch(), Attention(), branch())
+    model = Model(*(kind() for kind in kinds * 2))
     assert torch.isfinite(whence.explain(model, given(), method).scores).all()
 
 
