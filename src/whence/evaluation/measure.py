@@ -50,7 +50,7 @@ class Measure:
             case: the case.
             logits: ``[n, classes]``: what the model says of each input of the plan.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"The measure '{self.name}' does not say what it measures.")
 
     def finish(self, mean: Floats) -> Floats:
         """``[...]``: the value, from means of vectors ``[..., d]``."""
