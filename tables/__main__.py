@@ -11,9 +11,9 @@ import time
 
 import torch
 
-from tables.plan import MODELS, PICTURES, TABLES
+from tables.plan import MODELS, TABLES
 from tables.report import write
-from tables.scenes import MODALITIES, evaluate
+from tables.scenes import ENOUGH, MODALITIES, evaluate
 
 
 def main() -> None:
@@ -41,7 +41,7 @@ def main() -> None:
                 flush=True,
             )
     if "D" in options.tables and not options.report:
-        _scenes(options.only, options.limit or PICTURES)
+        _scenes(options.only, options.limit or ENOUGH)
     print(write())
 
 

@@ -32,8 +32,12 @@ DATASETS = (
     "meld-sentiment",
 )
 
-#: where the split to report on will not do: that of BACE is too small, that of hate is of other topics than the rest
-SPLITS = {"bace": ("test", "val", "train"), "tweeteval-hate": ("val",)}
+#: where the split to report on will not do: those of BACE and the movies are too small, that of hate is of other topics
+SPLITS = {
+    "bace": ("test", "val", "train"),
+    "eraser-movies": ("test", "val", "train"),
+    "tweeteval-hate": ("val",),
+}
 
 
 @dataclass(frozen=True)
@@ -141,7 +145,8 @@ def table_c() -> list[Run]:
     """Agreement with human rationales."""
     methods = [*CVPR, "generic-attention", "conservative-lrp", "gradient-x-input", "attn-lrp", "libragrad", "random"]
     measures = ["token-f1", "iou-f1", "auprc", "comprehensiveness", "sufficiency"]
-    return [Run("c/movies", "eraser-movies", MODELS / "eraser-movies-standard", methods, measures, 199, batch=4)]
+    name = "eraser-movies"
+    return [Run("c/movies", name, MODELS / f"{name}-standard", methods, measures, TEXTS, SPLITS[name], batch=4)]
 
 
 TABLES = {"A": table_a, "B": table_b, "C": table_c}

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 import whence
 from tables.plan import PROJECT, RESULTS
 from whence.evaluation import Evaluation
+from whence.evaluation import load as known
 from whence.evaluation.case import Flags, Floats, as_floats, seed_of
 from whence.evaluation.contender import Contender, contenders
 from whence.evaluation.measures.perturbation import STEPS
@@ -35,6 +36,8 @@ METHODS = [
     "ICCV 2021=generic-attention", "ICML 2022=conservative-lrp", "gradient-x-input", "lrp", "attn-lrp", "res-lrp",
     "libragrad=libragrad:readout=full-grad", "random",
 ]  # fmt: skip
+ENOUGH = 200  # cases of each sort: of question, of caption
+SHOWN = {"vqa": 700, "clip": 500, "detr": 200}  # cases among which they are looked for
 MEASURES = ["positive-perturbation", "negative-perturbation", "relevance-mass", "pointing-game", "miou"]
 
 
@@ -106,27 +109,35 @@ def hits(model: nn.Module, case: Any, one: View, scores: Floats, seed: int) -> d
     return {1: right[0], -1: right[1]}
 
 
-def evaluate(kind: str, limit: int = 200, seed: int = 0) -> dict[str, Evaluation]:
-    """Evaluate one of the three models, or go on where it stopped; by modality."""
+def evaluate(kind: str, limit: int = ENOUGH, seed: int = 0) -> dict[str, Evaluation]:
+    """Evaluate one of the three models, or go on where it stopped, until there are `limit` of each sort; by modality.
+
+    A sort of which there are so few that `SHOWN` cases do not hold `limit` (objects that the answer "yes" rests on) has
+    fewer. A case depends on the seed and its own number alone, so that a larger limit goes on too.
+    """
     from relations.cases import cases, load
 
     model, ways = load(kind), contenders(METHODS)
-    made = list(cases(kind, limit, seed, model))
-    stores, done = {}, {}
+    stores: dict[str, Shards] = {}
+    done: dict[str, set[str]] = {}
     for modality in MODALITIES[kind]:
         settings = {
-            "dataset": {"name": f"scenes, {kind}", "samples": limit}, "seed": seed, "bootstrap": 2000,
+            "dataset": {"name": f"scenes, {kind}"}, "seed": seed, "bootstrap": 2000,
             "methods": [{"label": w.label, "method": w.method, "options": dict(w.options)} for w in ways],
             "measures": [{"name": m, "options": {}} for m in MEASURES if modality == "image" or m != "miou"],
         }  # fmt: skip
         stores[modality] = Shards(RESULTS / "d" / f"{kind}-{modality}", settings)
         done[modality] = {row.id for row in stores[modality].rows()}
-    refused: dict[str, str] = {}
-    for number, case in enumerate(track(made, len(made), f"Explaining scenes, {kind}")):
-        left = [modality for modality in MODALITIES[kind] if _name(case, number) not in done[modality]]
+    refused = {label: why for store in stores.values() for label, why in known(store.directory).refused.items()}
+    made = cases(kind, SHOWN[kind], seed, model)
+    for number, case in enumerate(track(made, SHOWN[kind], f"Explaining scenes, {kind}")):
+        name = _name(case, number)
+        wanted = [m for m in MODALITIES[kind] if m == "text" or case.region.any()]  # "no" rests on nothing in a picture
+        left = [m for m in wanted if name not in done[m] and _count(done[m], case.kind) < limit]
         if left:
             for modality, rows in _rows(kind, model, number, case, ways, left, refused, seed).items():
                 stores[modality].add(rows)
+                done[modality].add(name)
     found = {m: Evaluation(s.settings, s.rows(), refused) for m, s in stores.items()}
     for modality, store in stores.items():
         store.finish(found[modality])
@@ -151,8 +162,6 @@ def _rows(
         seconds = time.perf_counter() - start
         for modality in left:
             one = view(kind, modality, case, e)
-            if not one.true.any():
-                continue  # the answer rests on nothing that is there ("no")
             scores = _scores(one, e)
             for name, vector in one.measured(scores, hits(model, case, one, scores, seed)).items():
                 said = int(case.right)  # 1: the model is right
@@ -166,6 +175,11 @@ def _rows(
 def _name(case: Any, number: int) -> str:
     """A case's id; it begins with its kind."""
     return f"{case.kind} {number}"
+
+
+def _count(done: set[str], sort: str) -> int:
+    """How many cases of a sort are among those done."""
+    return sum(name.startswith(f"{sort} ") for name in done)
 
 
 def _scores(one: View, e: whence.Explanation) -> Floats:
