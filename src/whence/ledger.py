@@ -25,6 +25,8 @@ from .propagate import Local
 
 #: products of which nothing is constant: kind -> number of operands
 PRODUCTS = {"matmul": 2, "mix": 2, "attention": 3}
+#: operations that meet no infinities: those of masks end at a softmax
+FINITE = {"linear", "convolution", "norm", "gated", "activation", "attention", "matmul", "mix"}
 
 
 @dataclass
@@ -97,17 +99,20 @@ class Ledger:
 
     def _measure(self, tensor: Tensor, factor: Tensor, kinds: dict[str, float], node: Node, name: str) -> None:
         """Enter ``sum factor x gradient`` under each kind, with its sign, when the gradient of ``tensor`` is known."""
-        axes = node_of(tensor).axes
+        axes, finite = node_of(tensor).axes, node.kind in FINITE
 
         def hook(gradient: Tensor) -> None:
             amount = _inner(gradient, factor, axes, self.batch)
-            if not bool(amount.isfinite().all()):  # an infinity (a mask) under a zero gradient counts as nothing
+            if not finite and not bool(amount.isfinite().all()):  # an infinity under a zero gradient counts as nothing
                 met = torch.where(gradient == 0, torch.zeros_like(gradient), factor.to(gradient.dtype))
                 amount = _inner(gradient, met, axes, self.batch)
             for kind, sign in kinds.items():
                 self.absorb(node.seq, kind, name, sign * amount)
 
-        tensor.register_hook(hook)
+        if node_of(tensor) is node:
+            _with_gradient_of_output(tensor, hook)
+        else:
+            tensor.register_hook(hook)
 
     def operation(self, op: Local, incoming: Tensor, outgoing: tuple[Tensor, ...]) -> None:
         """For a relevance-form method: enter what an operation did not pass on."""
@@ -274,6 +279,23 @@ def _instead(kind: str, operands: list[Tensor]) -> list[Tensor]:
     return operands[:2] if kind == "attention" else [min(operands, key=Tensor.numel)]
 
 
+def _with_gradient_of_output(made: Tensor, hook: Callable[[Tensor], None]) -> None:
+    """Call a function with the gradient of what an operation made, also if the model overwrites that later.
+
+    A hook on a view (linear layers return a view of what they compute) would be lost then; one on the layer is not.
+    """
+    base, shape = made._base, made.shape
+    if base is None or base.grad_fn is None or base.numel() != made.numel():
+        made.register_hook(hook)
+        return
+
+    def before(gradients: tuple[Tensor, ...]) -> None:
+        if gradients[0] is not None:
+            hook(gradients[0].reshape(shape))
+
+    base.grad_fn.register_prehook(before)
+
+
 def _inner(gradient: Tensor, factor: Tensor, axes: Axes, batch: Axis) -> Tensor:
     """Per-sample inner product ``[batch]``."""
     gradient = precise(gradient)
@@ -281,8 +303,7 @@ def _inner(gradient: Tensor, factor: Tensor, axes: Axes, batch: Axis) -> Tensor:
     if factor.dim() == 1 and factor.shape[0] == gradient.shape[-1] and gradient.dim() > 1:
         return per_sample(gradient @ factor, axes[:-1], batch)
     if factor.shape == gradient.shape and axes and axes[0] == (batch,):
-        rows = gradient.reshape(batch.size, -1), factor.reshape(batch.size, -1)
-        return torch.as_tensor(torch.linalg.vecdot(*rows))
+        return torch.matmul(gradient.reshape(batch.size, 1, -1), factor.reshape(batch.size, -1, 1)).reshape(-1)
     return per_sample(gradient * factor, axes, batch)
 
 

@@ -134,20 +134,6 @@ def alias(tensor: Tensor) -> Tensor:
     return tensor.new_empty(0).set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
 
 
-class Apart(torch.autograd.Function):
-    """The identity: no view any more. (A hook on a view is lost when the model overwrites the view.)"""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        """The same memory."""
-        return alias(x)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        """The same gradient."""
-        return grads[0]
-
-
 RelevanceRule = Callable[[Local, Tensor], tuple[Tensor, ...]]
 
 

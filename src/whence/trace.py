@@ -28,7 +28,6 @@ from .errors import ModelError
 from .kinds import inherit, kind_of
 from .learned import asked, origins, remember
 from .node import Node, Residual, Source, attach, behind, beside, edge_of, node_of, past
-from .propagate import Apart
 
 if TYPE_CHECKING:
     from .ledger import Ledger
@@ -214,8 +213,6 @@ class Trace(TorchFunctionMode):
             result, call.args = target.copy_(made), (target, *call.args[1:])
         if rule is not None and call.name == "getitem" and ops.is_stretch(call.args[1]):
             setattr(result, "_whence_part_of", call.args[:2])  # noqa: B010  # a rule's result is no view of what it was taken from
-        if watched is not None and call.kind == "linear" and result._is_view():
-            result = Apart.apply(result)
         handed_on = not call.inplace and any(result is t for t in call.tensors)  # by dropout: nothing new is made
         if isinstance(result, Tensor) and self._has(self._seq + 1, result) and not handed_on:
             result = self._substitute(call, self.replaced.pop(self._seq + 1))

@@ -131,8 +131,9 @@ class _Ratio(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Call, eps: float, x: Tensor) -> Tensor:
         y: Tensor = call.run(x)
-        below = x + eps
-        ctx.save_for_backward(torch.where(below == 0, torch.zeros_like(y), y / below))
+        ratio = torch.add(x, eps)
+        torch.div(y, ratio, out=ratio).nan_to_num_(0.0, 0.0, 0.0)
+        ctx.save_for_backward(ratio)
         return y
 
     @staticmethod
