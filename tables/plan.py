@@ -144,7 +144,7 @@ def table_b() -> list[Run]:
 def table_c() -> list[Run]:
     """Agreement with human rationales."""
     methods = [*CVPR, "generic-attention", "conservative-lrp", "gradient-x-input", "attn-lrp", "libragrad", "random"]
-    measures = ["token-f1", "iou-f1", "auprc", "comprehensiveness", "sufficiency"]
+    measures = ["token-f1", "iou-f1", "auprc"]
     name = "eraser-movies"
     return [Run("c/movies", name, MODELS / f"{name}-standard", methods, measures, TEXTS, SPLITS[name], batch=4)]
 

@@ -152,7 +152,7 @@ def _table_c() -> list[str]:
     for method in one.methods:
         curve = one.curve(method, "token-f1")
         at = [f"{v:.3f}" for v in curve[1]] if curve else ["-"] * 8
-        others = [_plain(one, method, m) for m in ("token-f1", "iou-f1", "auprc", "comprehensiveness", "sufficiency")]
+        others = [_plain(one, method, m) for m in ("token-f1", "iou-f1", "auprc")]
         rows.append([method, *at, *others, f"{one.seconds(method):.2f}"])
     head = [
         "method",
@@ -160,8 +160,6 @@ def _table_c() -> list[str]:
         "mean F1",
         "IoU-F1",
         "AUPRC",
-        "comprehensiveness",
-        "sufficiency",
     ]
     return [*lines, *_grid([*head, "s per sample"], rows), _figure({"movies": one}, "token-f1", "table-c"), ""]
 

@@ -13,7 +13,7 @@ SOURCE = Path(whence.__file__).parent
 
 #: from the ground up: a module imports only what stands before it
 ORDER = [
-    "errors", "extras", "progress", "magnitudes", "einsum", "axes", "node", "custom", "call", "coverage",
+    "errors", "extras", "progress", "magnitudes", "einsum", "axes", "node", "custom", "call", "residuals", "coverage",
     "operations", "learned", "kinds", "attention", "propagate", "ledger", "trace", "target", "diagnosis", "run",
     "locality", "streams", "blocks", "biases", "rollup", "relations", "rules", "rules.linear", "rules.gradient",
     "rules.relevance", "methods", "words", "origin", "view", "render", "files", "store", "arithmetic", "result",

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from .node import Residual, edge_of, node_of
+from .node import edge_of, node_of
+from .residuals import Residual
 from .run import Run
 
 ACROSS = ("convolution", "extreme", "softmax", "unknown")  # kinds that may lie across tokens and keep their number

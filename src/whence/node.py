@@ -6,6 +6,7 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
@@ -183,6 +184,15 @@ def past(tensor: Tensor) -> Tensor:
     return kept
 
 
+def distant(tensor: Tensor) -> Tensor:
+    """A tensor's place in the graph, without its value: its shape, its node, and where its gradient arrives."""
+    if not tensor.requires_grad or tensor.is_meta:
+        return tensor
+    place = attach(torch.empty_like(tensor, device="meta", requires_grad=True), node_of(tensor))
+    place._whence_edge = get_gradient_edge(tensor)  # type: ignore[attr-defined]  # as the node
+    return place
+
+
 def edge_of(tensor: Tensor) -> Tensor | GradientEdge:
     """What to ask autograd for to have a tensor's gradient, also if it was overwritten since."""
     edge: GradientEdge | None = getattr(tensor, "_whence_edge", None)
@@ -202,31 +212,3 @@ class Source:
     name: str
     tensor: Tensor
     embedded: bool
-
-
-@dataclass
-class Residual:
-    """A residual addition.
-
-    Attributes:
-        trunk: the tensor that a branch is added to.
-        branch: what is added to it.
-        output: the sum.
-        attentions: the attentions (by index) inside the branch.
-        normed: the sum after the norm that is applied to it, if any.
-    """
-
-    trunk: Tensor
-    branch: Tensor
-    output: Tensor
-    attentions: list[int]
-    normed: Tensor | None = None
-
-
-def beside(residuals: list[Residual], a: Node, b: Node) -> Residual | None:
-    """The residual addition to which ``a + b`` adds one more branch of the same trunk (a parallel block)."""
-    for sum_, branch in ((a, b), (b, a)):
-        for residual in reversed(residuals) if sum_.residual else ():
-            if node_of(residual.output) is sum_:
-                return residual if branch.between(node_of(residual.trunk)) is not None else None
-    return None

@@ -16,8 +16,9 @@ from .axes import Axes, Dim, per_sample, per_token, precise, size_of
 from .call import Rule
 from .errors import InputError, ModelError, WhenceWarning
 from .ledger import Ledger
-from .node import Node, Residual, Source, edge_of, node_of
+from .node import Node, Source, edge_of, node_of
 from .propagate import Phase
+from .residuals import Residual
 from .target import Seed
 from .trace import Trace
 

@@ -27,7 +27,8 @@ from .custom import CHECKPOINT, keep, opened
 from .errors import ModelError
 from .kinds import inherit, kind_of
 from .learned import asked, origins, remember
-from .node import Node, Residual, Source, attach, behind, beside, edge_of, node_of, past
+from .node import Node, Source, attach, behind, distant, edge_of, node_of, past
+from .residuals import Residuals
 
 if TYPE_CHECKING:
     from .ledger import Ledger
@@ -74,7 +75,7 @@ class Trace(TorchFunctionMode):
         self.ledger: Ledger | None = None
         self.attentions: list[AttentionRecord] = []
         self.pieces = False  # whether some attention is in pieces that are not followed (a sliding window)
-        self.residuals: list[Residual] = []
+        self.residuals = Residuals(light=not maps)
         self.sources: list[Source] = []
         self.entry: Tensor | None = None  # what the first attention reads, where no residual says so
         self._mixers: dict[int, int] = {}  # seq of the node that an attention wrote -> its index
@@ -305,10 +306,7 @@ class Trace(TorchFunctionMode):
             self._uses(call)
             if self._early is not None:
                 self._early += outputs
-            if call.kind == "add":
-                self._residual(call, outputs[0])
-            elif call.kind == "norm" and self.residuals and node_of(self.residuals[-1].output) is call.nodes[0]:
-                self.residuals[-1].normed = outputs[0]
+            self.residuals.note(call, outputs[0], self._inside)
         return outputs
 
     def _written_into(self, view: Tensor) -> None:
@@ -334,7 +332,7 @@ class Trace(TorchFunctionMode):
                 self.fan_out(tensor, node)
 
     def _attention(self, call: Call, output: Tensor, record: AttentionRecord) -> None:
-        node, record.output = node_of(output), output
+        node, record.output = node_of(output), output if self.maps else distant(output)
         met = asked(node) & set(self._constants)  # a bias that the model keeps was made of others in an earlier run
         self.asking |= {p for p in met if record.shape[1] in self._constants[p].shape}
         self._mixers[node.seq] = len(self.attentions)
@@ -360,23 +358,6 @@ class Trace(TorchFunctionMode):
             ):
                 return tensor
         return None
-
-    def _residual(self, call: Call, output: Tensor) -> None:
-        """Is one summand an ancestor of the other? Then it is the trunk and the other the branch."""
-        a, b = call.nodes[:2]
-        if a is None or b is None or a.root is b.root or call.tensors[0].shape != call.tensors[1].shape:
-            return
-        trunk, branch = (0, b) if a.seq < b.seq else (1, a)
-        between = branch.between(a if trunk == 0 else b)
-        if between is not None:
-            node_of(output).residual = True
-            self.residuals.append(Residual(call.tensors[trunk], call.tensors[1 - trunk], output, self._inside(between)))
-        elif (earlier := beside(self.residuals, a, b)) is not None:
-            added = 1 if node_of(earlier.output) is a else 0
-            inside = self._inside((a, b)[added].between(node_of(earlier.trunk)) or [])
-            earlier.branch = call.tensors[added] if inside and not earlier.attentions else earlier.branch
-            earlier.attentions = sorted({*earlier.attentions, *inside})
-            earlier.output, node_of(output).residual = output, True
 
     def _inside(self, nodes: list[Node]) -> list[int]:
         """The attentions among some nodes, by index."""
