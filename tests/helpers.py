@@ -11,6 +11,7 @@ import torch
 
 from whence.arguments import prepare
 from whence.explain import forwarded
+from whence.maps import walk
 from whence.methods import create
 
 GOLDEN = Path(__file__).resolve().parent / "golden"
@@ -75,6 +76,13 @@ def traced(model, inputs, method, target=None, **options):
     chosen = create(method, options)
     with forwarded(model, *prepare(model, inputs), chosen, [target]) as (run,):
         return chosen, run
+
+
+def looked_at(run):
+    """Each attention's map and its gradient, by index, in the order in which they are shown."""
+    found = {}
+    walk(run, lambda i, A, gradient: found.__setitem__(i, (A.clone(), gradient.clone())))
+    return found
 
 
 def load_vit(attn_implementation="sdpa", dtype=torch.float64):

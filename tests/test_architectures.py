@@ -610,7 +610,7 @@ def test_relations_are_followed_where_tokens_become_others(name):
     model = make().double().eval()
     one = {k: v[:1] for k, v in inputs.items()}
     _, run = traced(model, one, "rollout", 1)
-    first, second = (r.arrange(r.probabilities.detach())[0].mean(0) for r in run.trace.attentions)
+    first, second = (r.map()[0].mean(0) for r in run.trace.attentions)
     first, second = ((A + torch.eye(len(A))) / 2 for A in (first, second))
     merge, tokens = model.merge, len(second)
     start = 2 if name != "before" else 1
@@ -717,7 +717,7 @@ class Probed(nn.Module):
 def test_samples_are_known_where_places_are_picked_and_queries_repeated(method):
     model, pixels = Probed().double().eval(), woven_inputs(3)["pixels"]
     with traced(model, {"pixels": pixels}, "rollout", 1)[1].trace as trace:
-        assert all(r.arrange(r.probabilities).shape[0] == 3 for r in trace.attentions)
+        assert all(r.map().shape[0] == 3 for r in trace.attentions)
     e = whence.explain(model, {"pixels": pixels}, method, 1)
     for i in range(3):
         alone = whence.explain(model, {"pixels": pixels[i : i + 1]}, method, 1)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import EXACT, float32_tolerance, full_golden, golden, load_bert, load_vit, relative, traced
+from helpers import EXACT, float32_tolerance, full_golden, golden, load_bert, load_vit, looked_at, relative, traced
 
 import whence
 from whence.rollup import all_rows, roll_up
@@ -84,18 +84,17 @@ def test_the_comparison_sees_a_changed_option(change):
 def test_vit_attention_and_gradient_of_every_block_are_the_published_ones(target):
     z = full_golden(VIT)
     _, run = traced(load_vit(), pixels(z), METHOD, int(z[f"target_{target}"]))
-    records = run.trace.attentions
-    gradients = run.backward([r.probabilities for r in records])
+    found = looked_at(run)
     for i in BLOCKS:
-        assert relative(records[i].arrange(records[i].probabilities), z[f"block{i}_attn"]) < EXACT
-        assert relative(records[i].arrange(gradients[i]), z[f"block{i}_attn_grad_{target}"]) < EXACT
+        assert relative(found[i][0], z[f"block{i}_attn"]) < EXACT
+        assert relative(found[i][1], z[f"block{i}_attn_grad_{target}"]) < EXACT
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_vit_map_and_relevance_after_every_block_are_the_published_ones(target):
     z = full_golden(VIT)
     method, run = traced(load_vit(), pixels(z), METHOD, int(z[f"target_{target}"]))
-    maps, _, _ = method.maps(run)
+    maps, _ = method.maps(run)
     assert len(maps) == len(BLOCKS)
     for i in BLOCKS:
         assert relative(maps[i][0], z[f"block{i}_cam_{target}"]) < EXACT
@@ -109,7 +108,7 @@ def test_vit_map_and_relevance_after_every_block_are_the_published_ones(target):
 def test_bert_map_of_every_block_and_full_relevance_are_the_published_ones(attention, padding, target):
     z = full_golden(BERT, padding)
     method, run = traced(load_bert(attention), tokens(z), METHOD, int(z[f"target_{target}"]))
-    maps, _, _ = method.maps(run)
+    maps, _ = method.maps(run)
     for i in BLOCKS:
         assert relative(maps[i][0], z[f"layer{i}_cam_{target}"]) < EXACT
     assert relative(roll_up(maps, all_rows(maps[0]))[0], z[f"gae_R_full_{target}"]) < EXACT

@@ -16,6 +16,7 @@ from helpers import (
     full_golden,
     golden,
     load_attention_only_bert,
+    looked_at,
     relative,
     traced,
 )
@@ -157,12 +158,11 @@ def test_the_comparison_sees_a_changed_rule(change):
 def test_attention_and_its_gradient_in_every_block_are_the_published_ones(attention, padding, c):
     z = full_golden(CASE, padding)
     _, run = traced(load_attention_only_bert(attention), tokens(z), "generic-attention", c)
-    records = run.trace.attentions
-    gradients = run.backward([r.probabilities for r in records])
-    for i, record in enumerate(records):
-        assert relative(record.arrange(record.probabilities)[0], z["attn_probs"][i]) < EXACT
-        assert relative(record.arrange(gradients[i])[0], z[f"cl{c}_attn_grads"][i]) < EXACT
-    assert len(records) == 3
+    found = looked_at(run)
+    for i in range(3):
+        assert relative(found[i][0][0], z["attn_probs"][i]) < EXACT
+        assert relative(found[i][1][0], z[f"cl{c}_attn_grads"][i]) < EXACT
+    assert list(found) == [2, 1, 0]
 
 
 @pytest.mark.parametrize("padding", PADDING)

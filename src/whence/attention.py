@@ -1,8 +1,8 @@
-"""Attention as it happens: fused attention written out, and the record of each attention.
+"""Attention as it happens: the record of each attention.
 
 A record is made where probabilities (something that went through a softmax) are contracted with values along
 the softmax's axis, whether the model wrote ``softmax(q @ k.T) @ v``, an ``einsum``, or called
-``scaled_dot_product_attention``, which :func:`attend` writes out.
+``scaled_dot_product_attention`` (see :mod:`whence.fused`).
 """
 
 from __future__ import annotations
@@ -17,43 +17,8 @@ from .axes import Axes, Axis, Dim, arrange, fresh, precise
 from .call import Call
 from .einsum import queries_and_keys
 from .errors import ModelError
+from .fused import Shown
 from .node import Node
-
-
-def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    """``scaled_dot_product_attention`` in operations that can be seen one by one (and without dropout).
-
-    Args:
-        query: ``[..., heads, queries, head]``.
-        key: ``[..., heads, keys, head]``.
-        value: ``[..., heads, keys, values]``.
-    """
-    if enable_gqa:
-        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
-        value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
-    scores = torch.matmul(query, key.transpose(-2, -1)) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
-    if is_causal:
-        future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
-        scores = scores.masked_fill(future, -math.inf)
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        scores = scores.masked_fill(~attn_mask, -math.inf)
-    elif attn_mask is not None:
-        scores = scores + attn_mask
-    probabilities = torch.softmax(scores, -1)
-    if attn_mask is not None:  # a query that may look at nothing gets nothing, as in the fused kernel
-        blind = (scores == -math.inf).all(-1, keepdim=True)
-        if bool(blind.any()):
-            probabilities = probabilities.masked_fill(blind, 0.0)
-    return torch.matmul(probabilities, value)
 
 
 @dataclass
@@ -66,10 +31,11 @@ class AttentionRecord:
         query: the dimension of queries.
         key: the dimension of keys.
         batch: the batch axis.
-        values: the tensor that they multiply; ``None`` when fused.
+        values: the tensor that they multiply; ``None`` when fused and not shown.
         output: what they make of it.
         reads: what is known of the tensor that the values are projected from.
         causal: whether queries look only back.
+        shown: of a fused attention, how its map is made when it is wanted.
     """
 
     probabilities: Tensor | None
@@ -81,6 +47,7 @@ class AttentionRecord:
     output: Tensor | None = None
     reads: Node | None = None
     causal: bool = False
+    shown: Shown | None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -121,8 +88,23 @@ class AttentionRecord:
         record = AttentionRecord(None, (*axes[:-1], keys), len(axes) - 2, len(axes) - 1, call.batch)
         record.reads = _origin(call.nodes[2])
         record.causal = _causal(call)
+        record.shown = call.shown
+        record.values = call.argument(2, "value") if call.shown is not None else None
         record._check()
         return record
+
+    def map(self) -> Tensor:
+        """``[batch, heads, queries, keys]``, out of the graph, in float32 or better."""
+        if self.shown is not None:
+            return self.arrange(self.shown.map())
+        assert self.probabilities is not None
+        return self.arrange(self.probabilities.detach())
+
+    def zeros(self, *sizes: int) -> Tensor:
+        """``[batch, *sizes]``, in the precision of the map: of an attention that does not matter."""
+        like = self.values if self.probabilities is None else self.probabilities
+        assert like is not None
+        return precise(torch.zeros(self.batch.size, *sizes, dtype=like.dtype, device=like.device))
 
     def _check(self) -> None:
         if self.batch.size > 1 and self.batch in self.axes[self.key]:

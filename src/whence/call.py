@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .axes import Axis
+from .fused import Shown
 from .node import Node
 
 Rule = Callable[["Call"], Any]
@@ -56,6 +57,7 @@ class Call:
         kept: set by a rule that will need the output's value in the backward.
         placed: set by a rule that wants to be told the node of the output.
         exposed: set by a rule that puts a leaf in place of attention probabilities, to read its gradient.
+        shown: set by a rule that makes the map of a fused attention again when it is wanted.
     """
 
     name: str
@@ -72,6 +74,7 @@ class Call:
     kept: bool = False
     placed: Callable[[Node], None] | None = None
     exposed: Tensor | None = None
+    shown: Shown | None = None
 
     def apart(self) -> bool:
         """Become the operation that makes a new tensor in place of overwriting one; ``False`` if there is none."""

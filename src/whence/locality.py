@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .node import edge_of, node_of
+from .node import edge_of, node_of, on_gradient
 from .residuals import Residual
 from .run import Run
 
@@ -47,19 +47,19 @@ def _suspect(residual: Residual, at: int) -> bool:
 
 
 def _mixes(run: Run, residual: Residual, at: int) -> bool:
-    branch = residual.branch
+    branch, stream = residual.branch, run.boundaries[0].tensor
     if not branch.requires_grad:
         return False
     middle = branch.shape[at] // 2  # a causal operation reads what is before it, a convolution also what is behind
-    seed = torch.zeros_like(branch)
+    seed = torch.zeros(branch.shape, dtype=branch.dtype, device=stream.device)
     seed.narrow(at, middle, 1).fill_(1.0)
     read = [run.trace.attentions[i].output for i in residual.attentions]
-    hooks = [t.register_hook(torch.zeros_like) for t in read if t is not None]
+    hooks = [on_gradient(t, torch.zeros_like) for t in read if t is not None]
     if run.rulebook.phase is not None:
         run.rulebook.phase.relevance, run.rulebook.phase.keep = False, True
-    end: Any = edge_of(residual.trunk)
+    ends: Any = [edge_of(branch)], [edge_of(residual.trunk)]
     try:
-        (found,) = torch.autograd.grad(branch, [end], seed, retain_graph=True, materialize_grads=True)
+        (found,) = torch.autograd.grad(ends[0], ends[1], [seed], retain_graph=True, materialize_grads=True)
     finally:
         for hook in hooks:
             hook.remove()

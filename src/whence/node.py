@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.utils.hooks import RemovableHandle
 
 from .axes import Axes, Axis, Dim
 
@@ -212,3 +213,18 @@ class Source:
     name: str
     tensor: Tensor
     embedded: bool
+
+
+def on_gradient(tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
+    """Call a function with a tensor's gradient, and go on with what it returns; also if only its place is known."""
+    edge = edge_of(tensor)
+    if isinstance(edge, Tensor):
+        handle: RemovableHandle = edge.register_hook(hook)
+        return handle
+    number = edge.output_nr
+
+    def before(gradients: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        found = None if gradients[number] is None else hook(gradients[number])
+        return None if found is None else (*gradients[:number], found, *gradients[number + 1 :])
+
+    return edge.node.register_prehook(before)

@@ -117,21 +117,26 @@ def read_rows(gradient: Tensor) -> Tensor:
     return (rows / rows.sum(-1, keepdim=True).clamp(min=1))[:, None]
 
 
-def roll_up(maps: Sequence[Tensor], rows: Tensor, normalise: bool = False) -> Tensor:
-    """``rows . (I + A_L) ... (I + A_1)``.
+def roll(rows: Tensor, A: Tensor, normalise: bool = False) -> Tensor:
+    """One layer of a roll-up: ``rows . (I + A)``.
 
     Args:
-        maps: each layer's ``[batch, queries, keys]``, first layer first.
-        rows: ``[batch, rows, queries]``, where to start.
+        rows: ``[batch, rows, queries]``, what has come down to this layer.
+        A: its map, ``[batch, queries, keys]``.
         normalise: divide each row of ``I + A`` by its sum.
 
     Returns:
         ``[batch, rows, keys]``.
     """
+    if normalise:
+        rows = rows / (1 + A.sum(-1))[:, None]
+    return rows + rows @ A
+
+
+def roll_up(maps: Sequence[Tensor], rows: Tensor, normalise: bool = False) -> Tensor:
+    """``rows . (I + A_L) ... (I + A_1)``, of all layers' maps, first layer first: see :func:`roll`."""
     for A in reversed(maps):
-        if normalise:
-            rows = rows / (1 + A.sum(-1))[:, None]
-        rows = rows + rows @ A
+        rows = roll(rows, A, normalise)
     return rows
 
 
@@ -158,5 +163,5 @@ def column_sums(total: Tensor, padding: Tensor | None) -> Tensor:
 
 
 def all_rows(like: Tensor) -> Tensor:
-    """Every row, to start a full matrix: ``[batch, queries, queries]``."""
-    return torch.eye(like.shape[-2], dtype=like.dtype, device=like.device).expand(len(like), -1, -1)
+    """Every row in place of some, ``[batch, rows, queries]``, to start a full matrix: ``[batch, queries, queries]``."""
+    return torch.eye(like.shape[-1], dtype=like.dtype, device=like.device).expand(len(like), -1, -1)

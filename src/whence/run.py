@@ -16,7 +16,7 @@ from .axes import Axes, Dim, per_sample, per_token, precise, size_of
 from .call import Rule
 from .errors import InputError, ModelError, WhenceWarning
 from .ledger import Ledger
-from .node import Node, Source, edge_of, node_of
+from .node import Node, Source, edge_of, node_of, on_gradient
 from .propagate import Phase
 from .residuals import Residual
 from .target import Seed
@@ -208,7 +208,10 @@ class Run:
                 hook.remove()
         for b in boundaries:  # where the backward ends, autograd does not call the hook of an overwritten tensor
             b.relevance = next((g for t, g in zip(tensors, found, strict=True) if t is b.tensor), b.relevance)
-        return [torch.zeros_like(t) if g is None else g for t, g in zip(tensors, found, strict=True)][:asked]
+        device = self.seed.output.device
+        return [torch.zeros_like(t, device=device) if g is None else g for t, g in zip(tensors, found, strict=True)][
+            :asked
+        ]
 
     def settle(self, gradient: bool, end: Tensor | None = None, entries: Sequence[Tensor] = ()) -> Tensor | None:
         """Turn what passed the block boundaries into relevance there, and close the ledger.
@@ -344,14 +347,7 @@ def _watch(boundary: Boundary) -> RemovableHandle:
     def hook(value: Tensor) -> None:
         boundary.relevance = value.detach()
 
-    edge = edge_of(boundary.tensor)
-    handle: RemovableHandle
-    if isinstance(edge, Tensor):
-        handle = edge.register_hook(hook)
-    else:
-        number = edge.output_nr
-        handle = edge.node.register_prehook(lambda grads: hook(grads[number]))
-    return handle
+    return on_gradient(boundary.tensor, hook)
 
 
 @contextlib.contextmanager

@@ -19,12 +19,13 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from . import operations as ops
-from .attention import AttentionRecord, attend, in_pieces
+from .attention import AttentionRecord, in_pieces
 from .axes import Axes, Axis, Known, follow, fresh, guess
 from .call import Call, Rule, map_tensors, tensors_in
 from .coverage import EXACT, Coverage
 from .custom import CHECKPOINT, keep, opened
 from .errors import ModelError
+from .fused import attend
 from .kinds import inherit, kind_of
 from .learned import asked, origins, remember
 from .node import Node, Source, attach, behind, distant, edge_of, node_of, past

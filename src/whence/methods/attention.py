@@ -15,10 +15,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..axes import precise
 from ..errors import MethodError
+from ..maps import last_gradient
 from ..relations import Update, explained, relate, replace
 from ..rollup import column_sums, read_rows, require_attention, require_maps, several_streams
+from ..rules.gradient import show_map
 from ..run import Rulebook, Run
 from . import Method, Reading, method
 
@@ -41,27 +42,18 @@ class AttentionLevel(Method):
             raise MethodError(f"`rows` must be 'target' or 'all', not {self.rows!r}.")
 
     def rulebook(self) -> Rulebook:
-        """Attention maps written out."""
-        return Rulebook(maps=True)
+        """Plain derivatives; fused attention stays fused, its maps are made when they are looked at."""
+        return Rulebook({"attention": show_map}, books=False)
 
-    def attention(self, run: Run, *layers: int | None) -> tuple[list[Tensor], Tensor]:
-        """Every layer's map ``[batch, heads, queries, keys]``, and the gradient of the last one's."""
+    def attention(self, run: Run, *layers: int | None) -> Tensor:
+        """The gradient of the last layer's map, ``[batch, heads, queries, keys]``."""
         require_maps(run, self.name, *layers)
-        last = run.trace.attentions[-1]
-        assert last.probabilities is not None
-        (gradient,) = run.backward([last.probabilities])
-        return probabilities(run), precise(last.arrange(gradient))
+        return last_gradient(run)
 
     def streams(self, run: Run, maps: list[Tensor], update: Update) -> Reading:
         """The explained rows of several streams, from each attention's ``[batch, queries, keys]``."""
         (_, scores), *others = explained(run, relate(run, maps, update), every=self.rows == "all")
         return Reading(scores, others=others)
-
-
-def probabilities(run: Run) -> list[Tensor]:
-    """Every attention's map ``[batch, heads, queries, keys]``."""
-    maps = [(r, r.probabilities) for r in run.trace.attentions if r.probabilities is not None]
-    return [precise(record.arrange(p.detach())) for record, p in maps]
 
 
 @method("attention")
@@ -85,9 +77,9 @@ class Attention(AttentionLevel):
         if several_streams(run):
             if self.layer != -1:
                 raise MethodError(f"The model has several streams of tokens: `layer` must be -1, not {self.layer}.")
-            return self.streams(run, [self._heads(A) for A in probabilities(run)], replace)
-        maps, gradient = self.attention(run, self.layer)
-        A = self._heads(maps[self.layer])
+            return self.streams(run, [self._heads(record.map()) for record in run.trace.attentions], replace)
+        gradient = self.attention(run, self.layer)
+        A = self._heads(run.trace.attentions[self.layer].map())
         scores = column_sums(A, run.mask) if self.rows == "all" else (read_rows(gradient) @ A)[:, 0]
         return Reading(scores)
 

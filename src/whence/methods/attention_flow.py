@@ -49,8 +49,9 @@ class AttentionFlow(AttentionLevel):
         """``[batch, tokens]``: sample by sample, padding left out."""
         require_maps(run, self.name, self.start_layer)
         require_local(run, self.name)
-        maps, gradient = self.attention(run, self.start_layer)
-        means = torch.stack([A.mean(1) for A in maps[self.start_layer :]], 1).double().cpu()  # [batch, layers, q, k]
+        gradient = self.attention(run, self.start_layer)
+        maps = (record.map().mean(1) for record in run.trace.attentions[self.start_layer :])
+        means = torch.stack(list(maps), 1).double().cpu()  # [batch, layers, queries, keys]
         rows = read_rows(gradient)[:, 0].double().cpu()
         scores = torch.zeros_like(rows)
         for i in range(len(rows)):

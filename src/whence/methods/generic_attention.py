@@ -22,8 +22,8 @@ Where published code differs:
 Ali et al. 2022 report two different methods as "GAE": their IMDB code is this one, their SST code divides each row of
 ``I + A`` by its sum and adds up all rows (``normalise=True, rows="all"``).
 
-Cost: one forward, one backward, with attention maps written out; a second, shorter backward if there are several
-streams.
+Cost: one forward, one backward; a second, shorter backward if there are several streams. Fused attention stays fused,
+and its map is made again in the backward: one layer's maps are in memory at a time.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from torch import Tensor
 
 from ..axes import Dim
 from ..errors import MethodError
+from ..maps import walk
 from ..relations import State, accumulate, explained, from_layer, relate
 from ..rollup import (
     all_rows,
     column_sums,
-    positive_mean,
     read_rows,
     require_attention,
     require_local,
-    roll_up,
+    roll,
     several_streams,
     stacked,
 )  # fmt: skip
@@ -80,27 +80,48 @@ class GenericAttention(AttentionLevel):
         """The explained rows of ``R``."""
         require_attention(run, self.name, self.start_layer)
         require_local(run, self.name)
-        several = several_streams(run)
-        maps, rows, heads = self.maps(run, keep=several)
-        if several:
-            written = relate(run, from_layer(run, maps, self.start_layer), self.update)
-            (_, scores), *others = explained(run, written, every=self.rows == "all")
-            return Reading(scores, heads=heads, others=others)
-        maps = maps[self.start_layer :]
-        if self.rows == "all":
-            scores = column_sums(roll_up(maps, all_rows(maps[0]), self.normalise), run.mask)
-        else:
-            scores = roll_up(maps, rows, self.normalise)[:, 0]
-        return Reading(scores, heads=heads)
+        return self._streams(run) if several_streams(run) else self._rolled_up(run)
 
-    def maps(self, run: Run, keep: bool = False) -> tuple[list[Tensor], Tensor, Tensor | None]:
-        """Each layer's ``E_h((dy/dA * A)^+)``, the explained rows of the last, and the heads' shares."""
+    def _rolled_up(self, run: Run) -> Reading:
+        """Of one stream: the explained rows walk down the layers as the backward does."""
         records = run.trace.attentions
-        probabilities = [r.probabilities for r in records if r.probabilities is not None]
-        gradients = run.backward(probabilities, keep=keep)
-        weighted = [r.arrange(g * p.detach()) for r, g, p in zip(records, gradients, probabilities, strict=True)]
-        rows = read_rows(records[-1].arrange(gradients[-1]))
-        return [positive_mean(w) for w in weighted], rows, head_shares(weighted)
+        last, used = len(records) - 1, range(len(records))[self.start_layer :]
+        shares = [record.zeros(record.shape[0]) for record in records]
+        rows = records[last].zeros(1, records[last].shape[1])
+        if self.rows == "all":
+            rows = all_rows(rows)
+
+        def visit(i: int, A: Tensor, gradient: Tensor) -> None:
+            nonlocal rows
+            if i == last and self.rows == "target":
+                rows = read_rows(gradient)
+            weighted = positive(A, gradient)
+            shares[i] = weighted.sum((-2, -1))
+            if i in used:
+                rows = roll(rows, weighted.mean(1), self.normalise)
+
+        walk(run, visit)
+        return Reading(column_sums(rows, run.mask) if self.rows == "all" else rows[:, 0], heads=stacked(shares))
+
+    def _streams(self, run: Run) -> Reading:
+        """Of several streams: every attention's map first, then the states of all tokens."""
+        maps, shares = self.maps(run, keep=True)
+        written = relate(run, from_layer(run, maps, self.start_layer), self.update)
+        (_, scores), *others = explained(run, written, every=self.rows == "all")
+        return Reading(scores, heads=stacked(shares), others=others)
+
+    def maps(self, run: Run, keep: bool = False) -> tuple[list[Tensor], list[Tensor]]:
+        """Each attention's map of eq. 5, ``[batch, queries, keys]``, and the mass of its heads, ``[batch, heads]``."""
+        records = run.trace.attentions
+        maps = [record.zeros(*record.shape[1:]) for record in records]
+        shares = [record.zeros(record.shape[0]) for record in records]
+
+        def visit(i: int, A: Tensor, gradient: Tensor) -> None:
+            weighted = positive(A, gradient)
+            maps[i], shares[i] = weighted.mean(1), weighted.sum((-2, -1))
+
+        walk(run, visit, keep)
+        return maps, shares
 
     def update(self, mine: State, read: State, A: Tensor, queries: Dim, keys: Dim) -> State:
         """What an attention does to the state of its queries: eq. 6, 7, 10 and 11."""
@@ -122,6 +143,11 @@ def normalised(R: Tensor) -> Tensor:
     rest = R - identity
     sums = rest.sum(-1, keepdim=True)
     return identity + torch.where(sums == 0, 0.0, rest / sums)
+
+
+def positive(A: Tensor, gradient: Tensor) -> Tensor:
+    """``(dy/dA * A)^+``, ``[batch, heads, queries, keys]``: its mean over heads is eq. 5."""
+    return (gradient * A).clamp_(min=0)
 
 
 def head_shares(weighted: list[Tensor]) -> Tensor | None:

@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 
 from ..errors import MethodError
+from ..maps import walk
 from ..relations import replace
 from ..rollup import column_sums, read_rows, require_attention, several_streams
 from ..run import Run
 from . import Reading, method
-from .attention import AttentionLevel, probabilities
+from .attention import AttentionLevel
 
 
 @method("grad-cam")
@@ -48,18 +49,24 @@ class GradCam(AttentionLevel):
         """The explained rows of the weighed map."""
         require_attention(run, self.name)
         if several_streams(run):
-            records = run.trace.attentions
-            gradients = run.backward([r.probabilities for r in records if r.probabilities is not None], keep=True)
-            cams = []
-            for A, record, gradient in zip(probabilities(run), records, gradients, strict=True):
-                queries, keys = record.axes[record.query], record.axes[record.key]
-                absent, hidden = (run.mask if dim == run.tokens() else None for dim in (queries, keys))
-                cams.append(self._cam(A, record.arrange(gradient), absent, hidden, own=queries == keys))
-            return self.streams(run, cams, replace)
-        maps, gradient = self.attention(run)
-        cam = self._cam(maps[-1], gradient, run.mask, run.mask)
+            return self.streams(run, self._cams(run), replace)
+        gradient = self.attention(run)
+        cam = self._cam(run.trace.attentions[-1].map(), gradient, run.mask, run.mask)
         scores = column_sums(cam, run.mask) if self.rows == "all" else (read_rows(gradient) @ cam)[:, 0]
         return Reading(scores)
+
+    def _cams(self, run: Run) -> list[Tensor]:
+        """Every attention's ``[batch, queries, keys]``; 0 for those that the target does not depend on."""
+        records = run.trace.attentions
+        cams = [record.zeros(*record.shape[1:]) for record in records]
+
+        def visit(i: int, A: Tensor, gradient: Tensor) -> None:
+            queries, keys = records[i].axes[records[i].query], records[i].axes[records[i].key]
+            absent, hidden = (run.mask if dim == run.tokens() else None for dim in (queries, keys))
+            cams[i] = self._cam(A, gradient, absent, hidden, own=queries == keys)
+
+        walk(run, visit, keep=True)
+        return cams
 
     def _cam(
         self, A: Tensor, gradient: Tensor, absent: Tensor | None, hidden: Tensor | None, own: bool = True

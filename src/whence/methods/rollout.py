@@ -19,10 +19,10 @@ from torch import Tensor
 
 from ..axes import Dim
 from ..relations import State, accumulate, from_layer
-from ..rollup import all_rows, column_sums, read_rows, require_attention, require_local, roll_up, several_streams
+from ..rollup import all_rows, column_sums, read_rows, require_attention, require_local, roll, several_streams
 from ..run import Run
 from . import Reading, method
-from .attention import AttentionLevel, probabilities
+from .attention import AttentionLevel
 
 
 @method("rollout")
@@ -45,16 +45,17 @@ class Rollout(AttentionLevel):
         require_attention(run, self.name, self.start_layer)
         require_local(run, self.name)
         if several_streams(run):
-            maps = from_layer(run, [A.mean(1) for A in probabilities(run)], self.start_layer)
+            maps = from_layer(run, [record.map().mean(1) for record in run.trace.attentions], self.start_layer)
             return self.streams(run, maps, self.update)
-        maps, gradient = self.attention(run, self.start_layer)
-        means = [A.mean(1) for A in maps[self.start_layer :]]
-        rows = all_rows(means[0]) if self.rows == "all" else read_rows(gradient)
-        if self.residual:
-            total = roll_up(means, rows, normalise=True)
-        else:
-            total = rows
-            for A in reversed(means):
+        gradient = self.attention(run, self.start_layer)
+        total = read_rows(gradient)
+        if self.rows == "all":
+            total = all_rows(total)
+        for record in reversed(run.trace.attentions[self.start_layer :]):
+            A = record.map().mean(1)
+            if self.residual:
+                total = roll(total, A, normalise=True)
+            else:
                 total = total @ (A / A.sum(-1, keepdim=True).clamp(min=1e-30))
         return Reading(column_sums(total, run.mask) if self.rows == "all" else total[:, 0])
 

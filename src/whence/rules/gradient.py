@@ -6,6 +6,7 @@ Relevance is then gradient x input, one ordinary backward. Notation as in the pa
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from ..axes import precise
 from ..call import Call, Rule
+from ..fused import Shown
 from ..node import node_of
 from ..propagate import LinearParts, alias, linear_parts
 from .linear import pull
@@ -224,6 +226,51 @@ def share_attention(call: Call) -> Any:
         for t, alive, factor in zip(operands, live, (found, found, read, read), strict=True)
     ]
     return call.func(*scaled, *call.args[4:], **{k: v for k, v in call.kwargs.items() if k not in names})
+
+
+def show_map(call: Call) -> Any:
+    """Fused attention that is looked at: the kernel as it is, its derivative by way of its map, which is shown."""
+    operands: list[Any] = [call.argument(i, name) for i, name in enumerate(("query", "key", "value", "attn_mask"))]
+    for t in operands:
+        if isinstance(t, Tensor) and t.requires_grad:
+            node_of(t).kept = True  # the map is made of the values that they have now
+    query, key, value, mask = operands
+    if call.argument(7, "enable_gqa", False):
+        key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in (key, value))
+    scale = call.argument(6, "scale")
+    call.shown = Shown(
+        query.detach(), key.detach(), value.detach(), None if mask is None else mask.detach(),
+        causal=bool(call.argument(5, "is_causal", False)),
+        scale=1 / math.sqrt(query.shape[-1]) if scale is None else scale,
+    )  # fmt: skip
+    return _Shown.apply(call.shown, call.func, query, key, value, mask)
+
+
+class _Shown(torch.autograd.Function):
+    """``softmax(q k^T) v`` by the model's kernel; its backward shows the map and its gradient, and lets both go."""
+
+    @staticmethod
+    def forward(ctx: Any, shown: Shown, func: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor, m: Any) -> Tensor:
+        ctx.shown = shown
+        return func(q, k, v, m, is_causal=shown.causal, scale=shown.scale)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        shown: Shown = ctx.shown
+        A, gradient = shown.map(), shown.gradient(grads[0])
+        if shown.visit is not None:
+            shown.visit(A, gradient)
+        to_value = A.mT @ grads[0]
+        scores = gradient.sub_((A * gradient).sum(-1, keepdim=True)).mul_(A)  # the softmax differentiated
+        to_mask = scores.sum_to_size(shown.mask.shape) if shown.mask is not None and ctx.needs_input_grad[5] else None
+        return (
+            None,
+            None,
+            (scores @ shown.key) * shown.scale,
+            (scores.mT @ shown.query) * shown.scale,
+            to_value,
+            to_mask,
+        )
 
 
 LayerRule = Callable[..., Tensor]  # (apply, x, weight, R, bias) -> relevance of x, see rules.linear

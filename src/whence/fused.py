@@ -1,0 +1,88 @@
+"""Fused attention: written out, or fused as it is with a map that is made when it is wanted.
+
+A fused kernel never makes its map. A method that needs every step of it has it written out (:func:`attend`); one that
+looks at maps and their gradients makes them from queries and keys, a layer at a time (:class:`Shown`), so that no more
+than one layer's maps are in memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Visit = Callable[[Tensor, Tensor], None]
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """``scaled_dot_product_attention`` in operations that can be seen one by one (and without dropout).
+
+    Args:
+        query: ``[..., heads, queries, head]``.
+        key: ``[..., heads, keys, head]``.
+        value: ``[..., heads, keys, values]``.
+    """
+    if enable_gqa:
+        key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in (key, value))
+    return torch.matmul(probabilities(query, key, attn_mask, is_causal, scale), value)
+
+
+def probabilities(query: Tensor, key: Tensor, attn_mask: Tensor | None, is_causal: bool, scale: float | None) -> Tensor:
+    """What a fused attention multiplies its values with, ``[..., heads, queries, keys]``."""
+    scores = torch.matmul(query, key.transpose(-2, -1)) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    if is_causal:
+        future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(future, -math.inf)
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attn_mask, -math.inf)
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    found = torch.softmax(scores, -1)
+    if attn_mask is not None:  # a query that may look at nothing gets nothing, as in the fused kernel
+        blind = (scores == -math.inf).all(-1, keepdim=True)
+        if bool(blind.any()):
+            found = found.masked_fill(blind, 0.0)
+    return found
+
+
+@dataclass
+class Shown:
+    """What a fused attention looks with, and who looks at it.
+
+    Attributes:
+        query: ``[..., heads, queries, head]``, out of the graph.
+        key: ``[..., heads, keys, head]``, and
+        value: ``[..., heads, keys, values]``, likewise.
+        mask: what it is given to hide.
+        causal: its flag.
+        scale: what it multiplies the scores with.
+        visit: called in the backward with the map and its gradient, ``[..., heads, queries, keys]``.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+    causal: bool
+    scale: float
+    visit: Visit | None = None
+
+    def map(self) -> Tensor:
+        """The map, ``[..., heads, queries, keys]``."""
+        return probabilities(self.query, self.key, self.mask, self.causal, self.scale)
+
+    def gradient(self, output: Tensor) -> Tensor:
+        """The gradient of the map, from that of what the attention made, ``[..., heads, queries, values]``."""
+        return output @ self.value.mT
