@@ -62,4 +62,4 @@ demo: $(READY)
 	@$(BIN)/whence demo --no-open
 
 clean:
-	rm -rf $(VENV) .venv-timm build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-timm .venv-peers build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
