@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,16 +16,17 @@ from .node import Node
 Rule = Callable[["Call"], Any]
 
 
-def tensors_in(value: Any) -> Iterator[Tensor]:
+def tensors_in(*values: Any) -> list[Tensor]:
     """Every tensor in nested lists, tuples and dicts, in order."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, tuple | list):
-        for v in value:
-            yield from tensors_in(v)
-    elif isinstance(value, dict):
-        for v in value.values():
-            yield from tensors_in(v)
+    out: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            out.append(value)
+        elif isinstance(value, tuple | list):
+            out += tensors_in(*value)
+        elif isinstance(value, dict):
+            out += tensors_in(*value.values())
+    return out
 
 
 def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:

@@ -20,10 +20,11 @@ from .explanation import Explanation, Explanations
 from .ledger import Ledger
 from .methods import Method, create
 from .node import node_of
-from .run import Run, clean_buffers, evaluating
+from .run import Run
 from .streams import patch_places, split
 from .target import At, Contrast, Every, OneTarget, Seed, Target, find_logits, labels_of, seed
 from .trace import Trace
+from .undisturbed import undisturbed
 
 
 @overload
@@ -126,10 +127,8 @@ def forwarded(
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
-        stack.enter_context(evaluating(model))
-        stack.enter_context(clean_buffers(model))
-        stack.enter_context(_eager(model))
-        runs = _forward(model, args, kwargs, batch, method, targets, padding_of(kwargs))
+        names = stack.enter_context(undisturbed(model))
+        runs = _forward(model, args, kwargs, batch, method, targets, padding_of(kwargs), names)
         tokens = runs[0].tokens()
         if any(s.name == "image" and s.grid is None for s in split(tokens, size_of(tokens), runs[0])):
             places = patch_places(runs[0])
@@ -141,17 +140,6 @@ def forwarded(
 # -- the forward ---------------------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def _eager(model: nn.Module) -> Iterator[None]:
-    """Let compiled submodules run as they were written."""
-    compiled = any(hasattr(m, "_orig_mod") or getattr(m, "_compiled_call_impl", None) for m in model.modules())
-    if not compiled:
-        yield
-        return
-    with torch.compiler.set_stance("force_eager"):
-        yield
-
-
 def _forward(
     model: nn.Module,
     args: list[Any],
@@ -160,13 +148,13 @@ def _forward(
     method: Method,
     targets: Sequence[Target],
     mask: Tensor | None,
+    names: Mapping[int, str],
     replaced: Mapping[int, Tensor] | None = None,
     learned: frozenset[int] = frozenset(),
 ) -> list[Run]:
     rulebook = method.rulebook()
     if rulebook.phase is not None:
         rulebook.phase.masked = mask is not None
-    names = {id(p): name for name, p in model.named_parameters()}
     trace = Trace(rulebook.rules, batch, rulebook.maps, rulebook.fan_out, names, replaced, learned)
     watched = rulebook.books and rulebook.phase is None and not rulebook.maps
     trace.ledger = Ledger(trace.batch) if watched else None
@@ -175,7 +163,7 @@ def _forward(
         named = {k: trace.input(k, v) if isinstance(v, Tensor) else v for k, v in kwargs.items()}
         outputs = model._call_impl(*placed, **named)  # as model(...), but not compiled
     if trace.asking - learned:  # some tokens are the model's own: follow these, too
-        return _forward(model, args, kwargs, batch, method, targets, mask, replaced, learned | trace.asking)
+        return _forward(model, args, kwargs, batch, method, targets, mask, names, replaced, learned | trace.asking)
     with trace:
         if trace.replaced:
             raise ModelError(AGAIN)
@@ -190,7 +178,7 @@ def _forward(
         again = _fixed(start, target)
 
         def repeat(values: Mapping[int, Tensor]) -> Run:
-            (other,) = _forward(model, args, kwargs, batch, method, [again], mask, values, learned)
+            (other,) = _forward(model, args, kwargs, batch, method, [again], mask, names, values, learned)
             if len(values) > 1 and node_of(other.seed.output).seq != node_of(start.output).seq:  # experts: other calls
                 raise ModelError(AGAIN)
             return other

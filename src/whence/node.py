@@ -116,6 +116,19 @@ class Node:
             else:
                 stack += node.parents
 
+    def descends(self, from_: set[int]) -> bool:
+        """Whether it is one of some tensors (by ``seq``) or was made from one."""
+        seen, stack = {self.seq}, [self]
+        while stack:
+            node = stack.pop()
+            if node.seq in from_:
+                return True
+            for parent in node.parents:
+                if parent.seq not in seen:
+                    seen.add(parent.seq)
+                    stack.append(parent)
+        return False
+
     def ancestors(self) -> set[int]:
         """The ``seq`` of this tensor and of all that it was made from."""
         return self._back(lambda node: node.parents)

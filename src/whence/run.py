@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -133,9 +133,11 @@ class Run:
 
     def _around(self) -> bool:
         trunks: list[Node] = []  # that begin a stream
+        followed: set[int] = set()  # those, and what follows them
         for node in [node_of(r.trunk) for r in self.trace.residuals if r.attentions]:
-            if not node.ancestors() & {trunk.seq for trunk in trunks}:
+            if not node.descends(followed):
                 trunks.append(node)
+            followed.add(node.seq)
         begun = [*trunks, *(b.node for b in self.aside)] or [b.node for b in self.boundaries]
         if not self.trace.attentions or not begun:
             return False
@@ -263,10 +265,12 @@ class Run:
     def _passed(self, boundaries: list[Boundary]) -> list[Boundary]:
         """The first boundary, and those that all relevance passes: a head may read what several blocks wrote (DPT)."""
         edges = node_of(self.seed.output).edges()
-        return [
-            b for b in boundaries
-            if b is boundaries[0] or not any(old < b.node.seq < new for new, old in edges)
-        ]  # fmt: skip
+        over = [0] * (node_of(self.seed.output).seq + 2)  # how many edges go past an operation, by differences
+        for new, old in edges:
+            over[old + 1] += 1
+            over[new] -= 1
+        passing = list(itertools.accumulate(over))
+        return [b for b in boundaries if b is boundaries[0] or not passing[b.node.seq]]
 
     def forget(self) -> None:
         """Leave out of the books what was sent back to learn about the model, not to explain it."""
@@ -348,29 +352,3 @@ def _watch(boundary: Boundary) -> RemovableHandle:
         boundary.relevance = value.detach()
 
     return on_gradient(boundary.tensor, hook)
-
-
-@contextlib.contextmanager
-def clean_buffers(model: nn.Module) -> Iterator[None]:
-    """Free buffers that the model itself writes to in its forward from the trace that wrote them."""
-    try:
-        yield
-    finally:
-        for buffer in model.buffers():
-            if hasattr(buffer, "_whence"):
-                buffer.detach_()
-                del buffer._whence
-                del buffer._whence_maker  # type: ignore[attr-defined]  # set beside the node
-
-
-@contextlib.contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode for the duration, every module's own flag restored afterwards."""
-    flags = [(m, m.training) for m in model.modules() if m.training]
-    try:
-        for m, _ in flags:
-            m.training = False
-        yield
-    finally:
-        for m, flag in flags:
-            m.training = flag

@@ -129,13 +129,13 @@ class Trace(TorchFunctionMode):
             return func(*args, **kwargs)
         if kwargs.get("inplace"):  # F.relu(x, inplace=True)
             op = op._replace(inplace=True)
-        tensors = list(tensors_in((args, kwargs)))
-        if any(isinstance(t, torch.nn.Parameter) for t in tensors):
+        tensors = tensors_in(args, kwargs)
+        if any(type(t) is not Tensor and isinstance(t, torch.nn.Parameter) for t in tensors):
             args, kwargs = map_tensors((args, kwargs), self._constant)
-            tensors = list(tensors_in((args, kwargs)))
+            tensors = tensors_in(args, kwargs)
         if self.rules and any(hasattr(t, "_whence_seen") for t in tensors):
             args, kwargs = map_tensors((args, kwargs), opened)
-            tensors = list(tensors_in((args, kwargs)))
+            tensors = tensors_in(args, kwargs)
         traced = list({id(t): t for t in tensors if t.requires_grad}.values())
         nodes = [self._known(t) for t in tensors]
         if not traced and all(n is None for n in nodes):
@@ -284,7 +284,7 @@ class Trace(TorchFunctionMode):
 
     def _note(self, call: Call, rule: Rule | None, result: Any) -> list[Tensor]:
         """Attach a node to every tensor that an operation made; return those tensors."""
-        outputs = [call.args[0]] if call.inplace else list(tensors_in(result))
+        outputs = [call.args[0]] if call.inplace else tensors_in(result)
         outputs = [t for t in outputs if call.inplace or not any(t is old for old in call.tensors)]
         if not outputs:
             return []

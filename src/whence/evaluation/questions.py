@@ -10,8 +10,8 @@ import torch
 from ..errors import InputError
 from ..explainer import Explainer
 from ..inputs.sample import Sample
-from ..run import evaluating
 from ..target import find_logits
+from ..undisturbed import undisturbed
 from .case import Flags, Floats, as_floats
 from .removal import Removal
 
@@ -53,7 +53,7 @@ class Questions:
 
     def _logits(self, tensors: dict[str, Any]) -> Floats:
         model, given = self.explainer.model, self.explainer.placed(tensors)
-        with torch.no_grad(), evaluating(model):
+        with torch.no_grad(), undisturbed(model):
             outputs = model(given[""]) if list(given) == [""] else model(**given)
         found = find_logits(outputs)
         if found is not None and found.dim() == 3:  # an answer at every position
