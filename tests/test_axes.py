@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from whence.axes import per_sample, per_token, spread
+from whence.layout import per_sample, per_token, spread
 from whence.node import node_of
 from whence.trace import Trace
 

@@ -104,11 +104,11 @@ def decoder() -> Case:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    words, made = text(256), tokenizer({"pad_token": "<pad>", "unk_token": "<unk>", "eos_token": "</s>"})
+    special = {"pad_token": "<pad>", "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
+    words, made = text(255), tokenizer(special, "<s> $A")
     sizes = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 6, "intermediate_size": 1024}
-    model = LlamaForCausalLM(
-        LlamaConfig(vocab_size=WORDS, **sizes, pad_token_id=0, bos_token_id=None, eos_token_id=2, use_cache=False)
-    )
+    marks = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=WORDS, **sizes, **marks, use_cache=False))
     return case(model, {"input_ids": made(words, return_tensors="pt")["input_ids"]}, tokenizer=made, text=words)
 
 
@@ -142,6 +142,4 @@ def convnet() -> Case:
     return case(nn.Sequential(*layers), {"input": torch.randn(1, 3, 224, 224)})
 
 
-CASES: dict[str, Callable[[], Case]] = {
-    f.__name__: f for f in (bert, decoder, vit, vit_torchvision, convnet)
-}
+CASES: dict[str, Callable[[], Case]] = {f.__name__: f for f in (bert, decoder, vit, vit_torchvision, convnet)}

@@ -49,10 +49,14 @@ class Comparison:
     note: str = ""
     finish: Callable[[Tensor], Tensor] = field(default=lambda scores: scores)
 
+    def about(self) -> dict[str, Any]:
+        """What is known before anything is run."""
+        names = {"peer": self.peer, "version": version(self.peer), "method": self.method, "case": self.case}
+        return names | {"whence": self.whence, "same": self.same, "note": self.note, **environment()}
+
     def row(self, repeats: int) -> dict[str, Any]:
         """The comparison as a line of the table; if it cannot be run, with the first line of the error."""
-        about = {"peer": self.peer, "version": version(self.peer), "method": self.method, "case": self.case}
-        about |= {"whence": self.whence, "same": self.same, "note": self.note, **environment()}
+        about = self.about()
         try:
             case = CASES[self.case]()
             options = self.options(case)
@@ -84,6 +88,8 @@ def agreement(theirs: Tensor, ours: Tensor) -> dict[str, float]:
     a, b = (x.detach().double().flatten() for x in (theirs, ours))
     if a.shape != b.shape:
         raise ValueError(f"The peer has {len(a)} scores, Whence {len(b)}.")
+    if not a.isfinite().all():
+        raise ValueError("The peer's scores are not finite.")
     difference = float((a - b).abs().max() / b.abs().max())
     return {"difference": difference, "rank_correlation": rank_correlation(a.numpy(), b.numpy())}
 

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .axes import Axes, Axis, Dim, arrange, fresh, precise
+from .axes import Axes, Axis, Dim, fresh
 from .call import Call
 from .einsum import queries_and_keys
 from .errors import ModelError
 from .fused import Shown
+from .layout import arrange, precise
 from .node import Node
 
 

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .axes import Dim, arrange, per_sample, per_token, precise, size_of, unmerge
+from .axes import Dim, size_of
 from .call import Call, Rule
 from .coverage import EXACT
 from .errors import ModelError
+from .layout import arrange, per_sample, per_token, precise, unmerge
 from .ledger import constant_of
 from .node import Node, node_of
 from .propagate import alias

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .axes import arrange, precise, unmerge
 from .errors import ModelError
+from .layout import arrange, precise, unmerge
 from .node import edge_of, node_of
 from .run import Run
 

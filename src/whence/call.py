@@ -41,7 +41,7 @@ def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return value
 
 
-@dataclass
+@dataclass(slots=True)
 class Call:
     """An operation with its operands.
 

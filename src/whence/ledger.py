@@ -17,9 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .axes import Axes, Axis, per_sample, precise
+from .axes import Axes, Axis
 from .call import Call, Rule, map_tensors
 from .coverage import EXACT
+from .layout import per_sample, precise
 from .node import Node, attach, node_of
 from .propagate import Local
 

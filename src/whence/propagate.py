@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from . import operations as ops
-from .axes import per_sample, spread
 from .call import Call
 from .errors import ModelError
+from .layout import per_sample, spread
 from .node import Node, node_of
 
 

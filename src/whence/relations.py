@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .axes import Dim, arrange, per_sample, per_token, precise, size_of, unmerge
+from .axes import Dim, size_of
 from .errors import ModelError
+from .layout import arrange, per_sample, per_token, precise, unmerge
 from .node import Node, edge_of, node_of
 from .run import Run
 

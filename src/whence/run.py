@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from .axes import Axes, Dim, per_sample, per_token, precise, size_of
+from .axes import Axes, Dim, size_of
 from .call import Rule
 from .errors import InputError, ModelError, WhenceWarning
+from .layout import per_sample, per_token, precise
 from .ledger import Ledger
 from .node import Node, Source, edge_of, node_of, on_gradient
 from .propagate import Phase

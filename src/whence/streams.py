@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .axes import Dim, per_token, size_of
-from .node import Node, Source, node_of
+from .axes import Dim, size_of
+from .layout import per_token
+from .node import Source, node_of
 from .run import Run
 
 IMAGE_NAMES = ("pixel", "image", "visual", "video")
@@ -49,17 +50,20 @@ def entries(run: Run) -> list[tuple[Tensor, Dim]]:
     """
     first = [b.tensor for b in run.boundaries[:1] if b.tensor is run.trace.entry or (run.around and run.aside)]
     out: list[tuple[Tensor, Dim]] = [(t, run.keys()) for t in first]
-    seen: list[Node] = [node_of(t) for t in first]
+    followed = {node_of(t).seq for t in first}  # where streams begin, and what follows that
     for residual in run.trace.residuals:
         if not residual.attentions or run.around:
             continue
         record, trunk = run.trace.attentions[residual.attentions[0]], run.trunk(residual)
         node = node_of(trunk)
-        if any(node is other or node.between(other) for other in seen) or not trunk.requires_grad:
+        if node.descends(followed):
+            followed.add(node.seq)
+            continue
+        if not trunk.requires_grad:
             continue
         if node.learned and record.axes[record.query] not in node.axes:  # what queries are told anew in each layer
             continue
-        seen.append(node)
+        followed.add(node.seq)
         out.append((trunk, record.axes[record.query]))
     named = [source.tensor for source in run.trace.sources if source.name]
     return out + [(b.tensor, b.node.axes[1]) for b in run.aside if any(b.tensor is t for t in named)]

@@ -129,13 +129,13 @@ class Trace(TorchFunctionMode):
             return func(*args, **kwargs)
         if kwargs.get("inplace"):  # F.relu(x, inplace=True)
             op = op._replace(inplace=True)
-        tensors = tensors_in(args, kwargs)
+        tensors = tensors_in(*args, *kwargs.values())
         if any(type(t) is not Tensor and isinstance(t, torch.nn.Parameter) for t in tensors):
             args, kwargs = map_tensors((args, kwargs), self._constant)
-            tensors = tensors_in(args, kwargs)
+            tensors = tensors_in(*args, *kwargs.values())
         if self.rules and any(hasattr(t, "_whence_seen") for t in tensors):
             args, kwargs = map_tensors((args, kwargs), opened)
-            tensors = tensors_in(args, kwargs)
+            tensors = tensors_in(*args, *kwargs.values())
         traced = list({id(t): t for t in tensors if t.requires_grad}.values())
         nodes = [self._known(t) for t in tensors]
         if not traced and all(n is None for n in nodes):
@@ -147,14 +147,14 @@ class Trace(TorchFunctionMode):
             return self._embed(call)
         self._check(call)
         composite = self._composite(func, op, nodes)
-        visible = torch.is_grad_enabled()
-        with torch.enable_grad():  # also where the model has switched gradients off (a frozen backbone)
-            if composite is None:
-                result = self._perform(call)
-                return result if visible or op.inplace else keep(result)
-            with self:
+        if composite is not None:
+            with torch.enable_grad(), self:
                 result = composite(*args, **kwargs)
                 return args[0].copy_(result) if op.inplace else result
+        if torch.is_grad_enabled():
+            return self._perform(call)
+        with torch.enable_grad():  # the model has switched gradients off (a frozen backbone)
+            return self._perform(call) if op.inplace else keep(self._perform(call))
 
     def _known(self, tensor: Tensor) -> Node | None:
         node = getattr(tensor, "_whence", None)
@@ -171,7 +171,7 @@ class Trace(TorchFunctionMode):
 
     def _constant(self, tensor: Tensor) -> Tensor:
         """A parameter, detached, under its name."""
-        if not isinstance(tensor, torch.nn.Parameter):
+        if type(tensor) is Tensor or not isinstance(tensor, torch.nn.Parameter):
             return tensor
         constant = self._constants.get(id(tensor))
         if constant is None and id(tensor) in self.learned:
@@ -285,7 +285,9 @@ class Trace(TorchFunctionMode):
     def _note(self, call: Call, rule: Rule | None, result: Any) -> list[Tensor]:
         """Attach a node to every tensor that an operation made; return those tensors."""
         outputs = [call.args[0]] if call.inplace else tensors_in(result)
-        outputs = [t for t in outputs if call.inplace or not any(t is old for old in call.tensors)]
+        if not call.inplace:
+            given = {id(t) for t in call.tensors}
+            outputs = [t for t in outputs if id(t) not in given]
         if not outputs:
             return []
         parents = tuple(n for n in call.nodes if n is not None)

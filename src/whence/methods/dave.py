@@ -33,8 +33,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # as everywhere in torch code
 from torch import Tensor
 
-from ..axes import precise
 from ..errors import MethodError, ModelError
+from ..layout import precise
 from ..node import node_of
 from ..run import Rulebook, Run
 from . import Method, Reading, method

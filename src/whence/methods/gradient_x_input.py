@@ -11,8 +11,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..axes import per_token, precise
 from ..errors import MethodError
+from ..layout import per_token, precise
 from ..node import node_of
 from ..run import Rulebook, Run
 from ..streams import entries

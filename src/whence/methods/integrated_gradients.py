@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..axes import precise
 from ..errors import MethodError
+from ..layout import precise
 from ..node import node_of
 from ..run import Rulebook, Run
 from . import Reading, method

@@ -43,10 +43,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..axes import precise
 from ..biases import Biases
 from ..call import Call, Rule
 from ..errors import MethodError, ModelError, TargetError
+from ..layout import precise
 from ..node import Node, node_of
 from ..propagate import LinearParts, linear_parts
 from ..rollup import require_local, require_maps

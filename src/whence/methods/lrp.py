@@ -24,8 +24,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..axes import precise
 from ..errors import WhenceWarning
+from ..layout import precise
 from ..propagate import Local, Phase
 from ..rollup import positive_mean, read_rows, require_maps
 from ..rules.linear import EPS, pull, safe_divide, z_box

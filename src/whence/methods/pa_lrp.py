@@ -34,9 +34,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..axes import Dim, per_token, precise
+from ..axes import Dim
 from ..call import Call
 from ..errors import MethodError, ModelError
+from ..layout import per_token, precise
 from ..node import Node, attach, node_of
 from ..rules import gradient as rules
 from ..run import Rulebook, Run

@@ -22,8 +22,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..axes import precise
 from ..errors import MethodError, NumericalError
+from ..layout import precise
 from ..node import node_of
 from ..progress import track
 from ..run import Rulebook, Run

@@ -15,7 +15,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..axes import per_token, precise, size_of
+from ..axes import size_of
+from ..layout import per_token, precise
 from ..node import node_of
 from ..run import Rulebook, Run
 from ..streams import entries

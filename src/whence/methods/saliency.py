@@ -14,8 +14,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..axes import precise
 from ..errors import MethodError
+from ..layout import precise
 from ..run import Rulebook, Run
 from . import Reading, method
 from .gradient_x_input import InputLevel

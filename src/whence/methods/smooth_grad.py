@@ -20,8 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..axes import Axes, arrange, precise, spread
+from ..axes import Axes
 from ..errors import MethodError
+from ..layout import arrange, precise, spread
 from ..node import node_of
 from ..run import Run
 from . import Reading, method

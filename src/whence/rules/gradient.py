@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..axes import precise
 from ..call import Call, Rule
 from ..fused import Shown
+from ..layout import precise
 from ..node import node_of
 from ..propagate import LinearParts, alias, linear_parts
 from .linear import pull
