@@ -8,6 +8,7 @@ import torch.nn.functional as F  # as everywhere in torch code
 from hypothesis import given
 from hypothesis import strategies as st
 
+from whence.propagate import where_needed
 from whence.rules.linear import EPS, alpha_beta, safe_divide, z_box, z_plus
 from whence.rules.relevance import share
 
@@ -91,3 +92,19 @@ def test_safe_divide_is_zero_at_zero_and_not_aware_of_sign():
     assert torch.allclose(got[1:], 1 / (b[1:] + 1e-9))
     with pytest.raises(RuntimeError):
         safe_divide(torch.ones(3), torch.ones(2))
+
+
+@given(**shapes, picked=st.integers(0, 4))
+def test_rows_that_carry_nothing_are_left_out_and_get_nothing(rows, inputs, outputs, seed, picked):
+    x, w, R = layer(rows, inputs, outputs, seed)
+    R[torch.arange(rows) != picked] = 0
+    asked = []
+
+    def rule(R, x):
+        asked.append(len(R))
+        return z_plus(F.linear, x, w, R)
+
+    found = where_needed(rule, R[:, None], x[:, None])
+    assert found.shape == (rows, 1, inputs)
+    assert torch.allclose(found[:, 0], z_plus(F.linear, x, w, R), atol=0, rtol=1e-12)
+    assert sum(asked) == (rows if rows < 2 else int(picked < rows))

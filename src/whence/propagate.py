@@ -73,9 +73,15 @@ class Local:
 
     def vjp(self, cotangent: Tensor) -> tuple[Tensor, ...]:
         """The vector-Jacobian product of the operation itself."""
-        if self.apply is torch.nn.functional.linear and self.weight is not None:
-            return (torch.matmul(cotangent, self.weight),)
+        weight = self.weight
+        if weight is not None and self.by_rows:
+            return (where_needed(lambda rows: torch.matmul(rows, weight), cotangent),)
         return torch.autograd.grad(self.result, self.inputs, cotangent, retain_graph=True)
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether it is a linear layer, which treats every row by itself."""
+        return self.apply is torch.nn.functional.linear
 
     def sums(self, tensor: Tensor) -> Tensor:
         """Per-sample sums of a tensor shaped like the output, shaped to multiply it."""
@@ -123,6 +129,22 @@ def linear_parts(call: Call) -> LinearParts:
         other = call.tensors[1 if first else 0]
         return other, None, lambda a, w, b=None: func(*lead, *((a, w) if first else (w, a)))
     return None, None, None
+
+
+def where_needed(apply: Callable[..., Tensor], first: Tensor, *others: Tensor) -> Tensor:
+    """A function of rows, left out where the rows ``[..., features]`` of the first argument are 0 and give 0.
+
+    Behind the last attention a classifier reads [CLS] alone: all other rows carry nothing. (Only on a CPU: to count
+    them would make a GPU wait.)
+    """
+    tensors = [t.reshape(-1, t.shape[-1]) for t in (first, *others)]
+    alive = tensors[0].any(-1) if first.device.type == "cpu" and len(tensors[0]) > 1 else None
+    if alive is None or 2 * int(alive.sum()) > len(alive):
+        return apply(first, *others)
+    found = apply(*(t[alive] for t in tensors))
+    out = found.new_zeros(len(alive), found.shape[-1])
+    out[alive] = found
+    return out.reshape(*first.shape[:-1], -1)
 
 
 def alias(tensor: Tensor) -> Tensor:

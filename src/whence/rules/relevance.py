@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..call import Call, Rule
 from ..node import Node, node_of
-from ..propagate import Bypass, Local, Phase, Propagate, RelevanceRule
+from ..propagate import Bypass, Local, Phase, Propagate, RelevanceRule, where_needed
 from ..run import Rulebook
 from .linear import EPS, Layer, absolute, epsilon, safe_divide, safe_divide_, z_plus
 
@@ -83,8 +83,8 @@ class Rules:
         def follow(op: Local, R: Tensor) -> tuple[Tensor, ...]:
             if op.apply is None or op.weight is None:
                 return self.deep_taylor(op, R)
-            layer = self._layer(op)
-            return (rule(layer, layer.x, layer.w, R, layer.bias if absorb else None, **options),)
+            bias = op.bias if absorb else None
+            return (_layer(op, R, lambda layer, R: rule(layer, layer.x, layer.w, R, bias, **options)),)
 
         follow.__name__ = getattr(rule, "__name__", "layer")
         return self(follow)
@@ -170,14 +170,9 @@ class Rules:
         """:func:`z_plus`, with the forward's product at hand."""
         if op.apply is None or op.weight is None:
             return self.deep_taylor(op, R)
-        layer = self._layer(op)
-        relevance = z_plus(layer, layer.x, layer.w, R, eps=self.eps, w_abs=absolute(layer.w, self._absolute))
+        w_abs = absolute(op.weight, self._absolute)
+        relevance = _layer(op, R, lambda layer, R: z_plus(layer, layer.x, layer.w, R, eps=self.eps, w_abs=w_abs))
         return (self.read_by_several(op, relevance),)
-
-    def _layer(self, op: Local) -> Layer:
-        assert op.apply is not None
-        assert op.weight is not None
-        return Layer(op.apply, op.inputs[0].detach(), op.weight, op.bias, op.output, lambda s: op.vjp(s)[0])
 
     def read_by_several(self, op: Local, relevance: Tensor) -> Tensor:
         """:meth:`copied`, where several linear layers and something else read the input (queries, keys and values)."""
@@ -240,3 +235,18 @@ class Rules:
             return self.copied(value, R) if self.phase.relevance and node.other_uses else None
 
         tensor.register_hook(hook)
+
+
+def _layer(op: Local, R: Tensor, rule: Callable[[Layer, Tensor], Tensor]) -> Tensor:
+    """A rule for a weighted sum, with its forward's product at hand; rows that carry nothing are left out."""
+    apply, weight = op.apply, op.weight
+    assert apply is not None
+    assert weight is not None
+    x = op.inputs[0].detach()
+    if not op.by_rows:
+        return rule(Layer(apply, x, weight, op.bias, op.output, lambda s: op.vjp(s)[0]), R)
+
+    def run(R: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        return rule(Layer(apply, x, weight, op.bias, y, lambda s: torch.matmul(s, weight)), R)
+
+    return where_needed(run, R, x, op.output)
