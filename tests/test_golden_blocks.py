@@ -409,3 +409,16 @@ def test_legrad_of_blocks_that_add_attention_and_mlp_one_after_the_other():
 def test_options_out_of_range_are_refused(method, options, said):
     with pytest.raises(whence.MethodError, match=said):
         whence.explain(tiny.bert(), tiny.ids(1), method, **options)
+
+
+@pytest.mark.parametrize("family", ["bert", "vit", "llama"])
+def test_legrad_runs_the_head_again_and_not_the_model(family, monkeypatch):
+    model = getattr(tiny, family)().double()
+    inputs = {"pixel_values": tiny.pixels().double()} if family == "vit" else {"input_ids": tiny.ids()}
+    runs = []
+    model.register_forward_hook(lambda *_: runs.append(1))
+    ours = whence.explain(model, inputs, "legrad", 1, layers=None)
+    assert len(runs) == 1
+    monkeypatch.setattr("whence.head.Head.again", lambda *_: None)  # as where the tape does not tell
+    assert relative(ours.scores, whence.explain(model, inputs, "legrad", 1, layers=None).scores) < EXACT
+    assert len(runs) == 4

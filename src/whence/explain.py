@@ -17,6 +17,7 @@ from .axes import size_of
 from .diagnosis import first_bad_value
 from .errors import AGAIN, InputError, ModelError, NumericalError, SamplesMixedError, WhenceWarning
 from .explanation import Explanation, Explanations
+from .head import Head
 from .ledger import Ledger
 from .methods import Method, create
 from .node import node_of
@@ -155,7 +156,8 @@ def _forward(
     rulebook = method.rulebook()
     if rulebook.phase is not None:
         rulebook.phase.masked = mask is not None
-    trace = Trace(rulebook.rules, batch, rulebook.maps, rulebook.fan_out, names, replaced, learned)
+    head = Head() if rulebook.head else None
+    trace = Trace(rulebook.rules, batch, rulebook.maps, rulebook.fan_out, names, replaced, learned, head)
     watched = rulebook.books and rulebook.phase is None and not rulebook.maps
     trace.ledger = Ledger(trace.batch) if watched else None
     with trace:

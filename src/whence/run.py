@@ -34,6 +34,7 @@ class Rulebook:
         phase: for rules that carry relevance, what the backward carries now.
         fan_out: called with each tensor that several operations read.
         books: whether a ledger is kept.
+        head: whether the head will be run again, on other values.
     """
 
     rules: Mapping[str, Rule] = field(default_factory=dict)
@@ -41,6 +42,7 @@ class Rulebook:
     phase: Phase | None = None
     fan_out: Callable[[Tensor, Node], None] | None = None
     books: bool = True
+    head: bool = False
 
 
 @dataclass

@@ -26,6 +26,7 @@ from .coverage import EXACT, Coverage
 from .custom import CHECKPOINT, keep, opened
 from .errors import ModelError
 from .fused import attend
+from .head import Head
 from .kinds import inherit, kind_of
 from .learned import asked, origins, remember
 from .node import Node, Source, attach, behind, distant, edge_of, node_of, past
@@ -46,6 +47,7 @@ class Trace(TorchFunctionMode):
         names: the name of each parameter, by ``id``.
         replaced: values to put in place of tensors, by the ``seq`` of their nodes in an earlier trace.
         learned: parameters (by ``id``) that are tokens of the model's own, such as DETR's queries: sources, too.
+        head: where to keep the operations behind the last block.
 
     Example:
         >>> with Trace({}, batch=2) as trace:
@@ -62,6 +64,7 @@ class Trace(TorchFunctionMode):
         names: Mapping[int, str] | None = None,
         replaced: Mapping[int, Tensor] | None = None,
         learned: frozenset[int] = frozenset(),
+        head: Head | None = None,
     ) -> None:
         super().__init__()
         self.rules = rules
@@ -71,6 +74,7 @@ class Trace(TorchFunctionMode):
         self.names = names or {}
         self.replaced = dict(replaced or {})  # each leaves when it is put in its place
         self.learned = learned
+        self.head = head
         self.asking: set[int] = set()  # parameters that some attention's queries are made of, and of nothing else
         self.coverage = Coverage()
         self.ledger: Ledger | None = None
@@ -221,6 +225,10 @@ class Trace(TorchFunctionMode):
         if before is not None:
             call.tensors = [before, *call.tensors[1:]]
         outputs = self._note(call, rule, result)
+        if self.head is not None:
+            self.head.note(call, result)
+            if outputs and node_of(outputs[0]).residual:
+                self.head.cut(outputs[0].shape)
         if outputs and (record is not None or call.kind == "attention"):
             self._attention(call, outputs[0], record or AttentionRecord.fused(call))
         if outputs and watched is not None:

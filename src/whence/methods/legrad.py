@@ -18,7 +18,8 @@ leaves out the column of [CLS]. It is for CLIP on one picture without padding: p
 nor does what a causal mask hides. Where a model pools by an attention of its own (SigLIP, CoCa) the published code
 reads that attention instead, which is not done here: such a model is refused.
 
-Cost: ``1 + layers`` forwards, and for each layer the backward of the head and of one block, attention maps written out.
+Cost: one forward, and for each layer the head once more and the backward of it and of one block, attention maps written
+out. Where the head is not all that follows the blocks in time (a second tower), the whole model runs again instead.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from torch import Tensor
 from ..attention import AttentionRecord
 from ..blocks import blocks, laid_out, padding, vectors
 from ..errors import MethodError, ModelError
+from ..node import edge_of
 from ..rollup import looked_at, require_local, require_maps, stacked
 from ..run import Rulebook, Run
 from . import Method, Reading, method
@@ -48,8 +50,6 @@ class LeGrad(Method):
     """
 
     paper: ClassVar[str] = "Bousselham et al., ICCV 2025"
-    forwards: ClassVar[int] = 3
-    backwards: ClassVar[int] = 2
     needs: ClassVar[str] = "attention inside residual blocks"
     quick: ClassVar[Mapping[str, Any]] = {"layers": 1}
 
@@ -61,7 +61,7 @@ class LeGrad(Method):
 
     def rulebook(self) -> Rulebook:
         """Plain gradients, attention maps written out."""
-        return Rulebook(maps=True)
+        return Rulebook(maps=True, head=True)
 
     def read(self, run: Run) -> Reading:
         """``[batch, tokens]``: the sum over layers; what each layer gave, and each head of it, besides."""
@@ -86,18 +86,35 @@ class LeGrad(Method):
 
     def pull(self, run: Run, after: Tensor, share: Tensor) -> Tensor:
         """The gradient with respect to a block's output of the answer that the head gives to its mean over tokens."""
-        last = run.boundaries[-1]
-        x = vectors(run, after)
-        mean = (x * share[..., None]).sum(1, keepdim=True).expand_as(x)
-        there = run.repeat({last.node.seq: laid_out(run, last.tensor, mean)})
-        end = there.boundaries[-1].tensor
-        gradient, past = there.backward([end, there.boundaries[0].tensor])
-        if bool(past.any()):
+        last, x = run.boundaries[-1], vectors(run, after)
+        mean = laid_out(run, last.tensor, (x * share[..., None]).sum(1, keepdim=True).expand_as(x))
+        gradient, past = self._of_the_head(run, mean) or self._of_the_model(run, mean)
+        if past is not None and bool(past.any()):
             raise ModelError(
                 f"The model's answer does not depend on its last block's output alone, so that '{self.name}' cannot "
                 "read it from another block. Use generic-attention, or an input-level method (conservative-lrp)."
             )
-        return laid_out(run, after, vectors(there, end, gradient).sum(1, keepdim=True) * share[..., None])
+        return laid_out(run, after, vectors(run, last.tensor, gradient).sum(1, keepdim=True) * share[..., None])
+
+    def _of_the_head(self, run: Run, value: Tensor) -> tuple[Tensor, Tensor | None] | None:
+        """Gradients with respect to a value at the end of the last block, and past it; the head alone is run again."""
+        assert run.trace.head is not None
+        leaf = value.detach().requires_grad_()
+        answer = run.trace.head.again(run.boundaries[-1].tensor, leaf.view_as(leaf), run.seed.output)
+        if answer is None:
+            return None
+        ends: Any = [leaf, edge_of(run.boundaries[0].tensor)]
+        weights = run.seed.weights.to(answer.dtype)
+        gradient, past = torch.autograd.grad(answer, ends, weights, retain_graph=True, allow_unused=True)
+        return (torch.zeros_like(leaf) if gradient is None else gradient), past
+
+    def _of_the_model(self, run: Run, value: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The same where the tape of the head does not tell: the whole model is run again."""
+        last = run.boundaries[-1]
+        there = run.repeat({last.node.seq: value})
+        end, first = there.boundaries[-1].tensor, there.boundaries[0].tensor
+        gradient, past = there.backward([end, first])
+        return laid_out(run, last.tensor, vectors(there, end, gradient)), past
 
 
 def token_shares(run: Run, like: Tensor) -> Tensor:
