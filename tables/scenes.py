@@ -37,7 +37,7 @@ METHODS = [
     "libragrad=libragrad:readout=full-grad", "random",
 ]  # fmt: skip
 ENOUGH = 200  # cases of each sort: of question, of caption
-SHOWN = {"vqa": 700, "clip": 500, "detr": 200}  # cases among which they are looked for
+SHOWN = {"vqa": 300, "clip": 500, "detr": 200}  # cases among which they are looked for
 MEASURES = ["positive-perturbation", "negative-perturbation", "relevance-mass", "pointing-game", "miou"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from benchmarks.peers.comparison import Comparison, Scores
 
 STEPS = 32
 PATCH = 16
+AT_ONCE = "Captum runs all steps as one batch, Whence one by one"
 
 
 def over_features(scores: Tensor) -> Tensor:
@@ -70,7 +72,7 @@ def integrated_words(case: Case) -> Scores:
     )
 
 
-def of_pixels(name: str, **options: Any):
+def of_pixels(name: str, **options: Any) -> Callable[[Case], Scores]:
     """A method of Captum that explains pixels."""
 
     def theirs(case: Case) -> Scores:
@@ -111,7 +113,7 @@ COMPARISONS = [
         integrated_words,
         "integrated-gradients",
         from_padding,
-        note="from the embedding of padding",
+        note=f"from the embedding of padding; {AT_ONCE}",
     ),
     Comparison(
         "captum",
@@ -128,7 +130,7 @@ COMPARISONS = [
         integrated_words,
         "integrated-gradients",
         from_padding,
-        note="from the embedding of padding",
+        note=f"from the embedding of padding; {AT_ONCE}",
     ),
     Comparison(
         "captum",
@@ -154,7 +156,7 @@ COMPARISONS = [
         of_pixels("IntegratedGradients", n_steps=STEPS),
         "integrated-gradients",
         lambda case: {"at": "pixel", "steps": STEPS},
-        note="from black",
+        note=f"from zero; {AT_ONCE}",
     ),
     Comparison(
         "captum",

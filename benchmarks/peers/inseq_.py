@@ -75,7 +75,7 @@ COMPARISONS = [
         summed("integrated_gradients", n_steps=STEPS),
         "integrated-gradients",
         from_unknown,
-        note="of the logit, from the embedding of <unk>",
+        note="of the logit, from the embedding of `<unk>`; all steps as one batch, as in Captum",
     ),
     Comparison(
         "inseq",

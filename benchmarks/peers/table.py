@@ -12,7 +12,7 @@ FILE = Path(__file__).parents[2] / "build" / "bench" / "peers.json"
 LIMIT = 1e-4  # of the largest score: what float32 may make of the same method
 HEAD = [
     "peer", "model", "its method", "Whence", "largest difference", "rank correlation",
-    "its time", "our time", "its MiB", "our MiB", "",
+    "its time", "our time", "its MiB", "our MiB", "plain MiB", "",
 ]  # fmt: skip
 
 
@@ -46,28 +46,29 @@ def cells(row: Row) -> list[str]:
     names = [row["peer"], row["case"].replace("_", " "), row["method"], f"`{row['whence']}`"]
     if "error" in row:
         note = f"{row['note']}: " if row["note"] else ""
-        return [*names, *["-"] * 6, f"{note}`{row['error']}`"]
+        return [*names, *["-"] * 7, f"{note}`{row['error']}`"]
     time, memory = row["time"], row["memory"]
     return [
         *names,
         difference(row["difference"]) if row["same"] else "another method",
         f"{row['rank_correlation']:.3f}",
         *(f"{time[who]:.3g}" for who in ("theirs", "ours")),
-        *(f"{memory[who]:.0f}" for who in ("theirs", "ours")),
+        *(f"{memory[who]:.0f}" for who in ("theirs", "ours", "plain")),
         row["note"],
     ]
 
 
 def difference(value: float) -> str:
     """In bold where it is too large."""
-    return f"{value:.0e}" if value <= LIMIT else f"**{value:.0e}**"
+    shown = f"{value:.0e}" if value else "0"
+    return shown if value <= LIMIT else f"**{shown}**"
 
 
 def settings(rows: Sequence[Row]) -> list[str]:
     """For each environment, a line with its versions and the peers measured in it."""
     found: dict[str, dict[str, None]] = {}
     for row in rows:
-        here = f"torch {row['torch']}, transformers {row['transformers']}, {row['threads']} threads"
+        here = f"torch {row['torch']}, transformers {row['transformers']}, threads: {row['threads']}"
         found.setdefault(here, {})[f"{row['peer']} {row['version']}"] = None
     return [f"- {', '.join(peers)}: {here}" for here, peers in found.items()]
 

@@ -73,6 +73,7 @@ COMPARISONS = [
         under(epsilon),
         "attn-lrp",
         lambda case: {"at": "pixel"},
+        note="without attention, `attn-lrp` is LRP-0",
     ),
     Comparison(
         "zennit",
