@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import whence
-from benchmarks.cost import peak_memory, ratio
+from benchmarks.measure import peak_memory, ratio
 from benchmarks.peers.cases import CASES, Case
 from whence.evaluation.correlation import rank_correlation
 

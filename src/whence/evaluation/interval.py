@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -11,6 +12,7 @@ from .case import Floats
 COVERAGE = (2.5, 97.5)  # percentiles of an interval of 95 %
 
 
+@functools.lru_cache(maxsize=4)
 def resampled(samples: int, times: int, seed: int) -> Floats:
     """``[times, samples]``: how often each sample is drawn, with replacement, as a share of all draws."""
     rng = np.random.default_rng(seed)

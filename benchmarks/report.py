@@ -1,0 +1,148 @@
+"""``docs/performance.md`` and its figures, from what was measured."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import whence
+from benchmarks.costs import BATCHES, MODELS
+from benchmarks.kept import Kept
+from benchmarks.peers import table as peers
+from benchmarks.scaling import GROWING, METHODS, TARGETS
+
+PROJECT = Path(__file__).parents[1]
+PAGE, FIGURES = PROJECT / "docs" / "performance.md", PROJECT / "docs" / "performance"
+
+#: what we hold ourselves to, as multiples of a plain forward + backward
+LIMITS = {
+    **dict.fromkeys(("conservative-lrp", "attn-lrp", "gradient-x-input"), 1.05),
+    **dict.fromkeys(("generic-attention", "grad-cam", "rollout"), 1.25),
+    **dict.fromkeys(("transformer-attribution", "lrp"), 2.5),
+    **dict.fromkeys(("res-lrp", "libragrad", "legrad"), 1.5),
+}
+WORDS = {"vit": "ViT-B/16", "bert": "BERT-base, 128 tokens", "llama": "a 12-layer decoder, 1,024 tokens"}
+
+
+def write() -> Path:
+    """Write the page from all measurements that are there; what is not there is left out."""
+    FIGURES.mkdir(parents=True, exist_ok=True)
+    costs, scaling, length = Kept("costs").rows, Kept("scaling").rows, Kept("length").rows
+    parts = [HEAD.format(torch=torch.__version__, threads=os.cpu_count()), *_costs(costs), *_scaling(scaling)]
+    parts += [*_length(length), "## Other libraries", "", PEERS, peers.markdown(peers.load())]
+    PAGE.write_text("\n".join(parts).rstrip() + "\n", encoding="utf-8")
+    return PAGE
+
+
+def _costs(rows: dict[str, dict[str, Any]]) -> list[str]:
+    """A table for each model: time and memory of every method, for each batch size."""
+    out = ["## Every method", "", COSTS]
+    for name in MODELS:
+        batches = [b for b in BATCHES if f"{name}/{b}/plain" in rows]
+        if not batches:
+            continue
+        base = [rows[f"{name}/{b}/plain"] for b in batches]
+        told = "; ".join(f"batch {b}: {r['seconds']:.2f} s, {r['memory']:.0f} MiB, a training step {r['step']:.2f}"
+                         for b, r in zip(batches, base, strict=True))  # fmt: skip
+        out += [f"### {WORDS[name]}", "", f"Plain forward + backward: {told}.", ""]
+        out += ["| method | at most | " + " | ".join(f"batch {b} | memory | per second" for b in batches) + " |"]
+        out += ["|---|---|" + "---|---|---|" * len(batches)]
+        for method in sorted(whence.methods()):
+            cells = [_cost(rows.get(f"{name}/{b}/{method}"), method, b) for b in batches]
+            out.append(f"| `{method}` | {LIMITS.get(method, '')} | " + " | ".join(cells) + " |")
+        out.append("")
+    return out
+
+
+def _cost(row: dict[str, Any] | None, method: str, batch: int) -> str:
+    if row is None:
+        return "- | - | -"
+    if "error" in row:
+        return "does not apply | - | -"
+    limit, value = LIMITS.get(method), row["value"]
+    shown = f"{value:.2f} ({row['low']:.2f} to {row['high']:.2f})" if row["repeats"] > 1 else f"{value:.2f}"
+    shown = f"**{shown}**" if limit is not None and value > limit else shown
+    return f"{shown} | {row['memory'] / row['base']:.2f} | {batch / row['seconds']:.3g}"
+
+
+def _scaling(rows: dict[str, dict[str, Any]]) -> list[str]:
+    """A figure of what grows, and a table of targets."""
+    if not rows:
+        return []
+    out = ["## How it grows", "", _figure(rows), "", TARGETS_TEXT]
+    for name, words in (("small", "6 layers, 384 wide"), ("base", "BERT-base")):
+        out += [f"**{words}**", "", "| targets | " + " | ".join(f"`{m}`" for m in METHODS) + " |"]
+        out += ["|---|" + "---|" * len(METHODS)]
+        for n in TARGETS:
+            found = [rows.get(f"targets-{name}/{n}/{m}") for m in METHODS]
+            out.append(f"| {n} | " + " | ".join("-" if r is None else f"{r['value']:.2f}" for r in found) + " |")
+        out.append("")
+    return out
+
+
+def _figure(rows: dict[str, dict[str, Any]]) -> str:
+    """Time and memory against what grows; returns the line that shows the figure."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(2, len(GROWING), figsize=(4 * len(GROWING), 6), squeeze=False)
+    for column, (what, (values, _)) in enumerate(GROWING.items()):
+        for i, method in enumerate(METHODS):
+            found = [(n, rows[key]) for n in values if (key := f"{what}/{n}/{method}") in rows]
+            ns = [n for n, _ in found]
+            axes[0, column].plot(ns, [r["value"] for _, r in found], "o-", color=f"C{i}", markersize=3, label=method)
+            axes[1, column].plot(ns, [r["memory"] for _, r in found], "o-", color=f"C{i}", markersize=3)
+        base = [(n, rows[key]) for n in values if (key := f"{what}/{n}/{METHODS[0]}") in rows]
+        axes[1, column].plot([n for n, _ in base], [r["base"] for _, r in base], "k--", linewidth=1, label="plain")
+        axes[0, column].axhline(1, color="k", linestyle="--", linewidth=1)
+        for row, word in enumerate(("x plain forward + backward", "MiB")):
+            axes[row, column].set_xscale("log", base=2)
+            axes[row, column].set_xlabel(what)
+            axes[row, column].set_ylabel(word)
+            axes[row, column].spines[["top", "right"]].set_visible(False)
+        axes[0, column].set_ylim(bottom=0)
+        axes[1, column].set_yscale("log")
+    axes[0, 0].legend(fontsize=7, frameon=False)
+    axes[1, 0].legend(fontsize=7, frameon=False)
+    figure.tight_layout()
+    figure.savefig(FIGURES / "scaling.png", dpi=130)
+    plt.close(figure)
+    return "![time and memory against the length, the batch and the layers](performance/scaling.png)"
+
+
+def _length(rows: dict[str, dict[str, Any]]) -> list[str]:
+    """Memory of long inputs."""
+    if not rows:
+        return []
+    out = ["## Long inputs", "", LENGTH, "| tokens | | MiB | x plain | seconds |", "|---|---|---|---|---|"]
+    for key, row in sorted(rows.items(), key=lambda item: int(item[0].split("/")[0])):
+        tokens, method = key.split("/")
+        times = row["memory"] / rows[f"{tokens}/plain"]["memory"]
+        out.append(f"| {int(tokens):,} | `{method}` | {row['memory']:.0f} | {times:.2f} | {row['seconds']:.0f} |")
+    return [*out, ""]
+
+
+HEAD = """# Performance
+
+Made by `make bench` (and `make bench-peers`) from measurements in `build/bench`: torch {torch}, {threads} cores, no
+GPU, float32. A time is a multiple of **one plain forward and one backward to the input** of the same model on the same
+input, parameters needing no gradient; the baseline is run before and after each call, and the median of the ratios is
+given, with the extremes. A training step, which also makes the gradients of the weights, costs what the tables say.
+"""
+COSTS = """Memory is the growth of the resident set during a call, as a multiple of the baseline's. Bold: more than we
+hold ourselves to. Methods that run the model many times are measured for one sample, those that run it more often the
+more tokens there are on the shortest input alone.
+"""
+TARGETS_TEXT = """**Several targets** of one input (`whence.every`), as multiples of one: the forward is shared.
+"""
+LENGTH = """A 6-layer, 384-wide BERT with fused attention, batch 1; each case in a process of its own, growth of its
+largest resident set. Input-level methods keep the kernel fused; methods of maps have the maps of one layer in memory.
+"""
+PEERS = """The same weights, input and target, in one process; times as above, memory as growth in MiB. Where the method
+is the same, the numbers have to agree.
+"""
