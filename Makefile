@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # one process per core, each with one thread
 JOBS ?= auto
 
-.PHONY: test test-slow lint types bench conformance conformance-timm models tables demo clean
+.PHONY: test test-slow lint types bench bench-peers conformance conformance-timm models tables demo clean
 
 $(READY): pyproject.toml constraints.txt
 	@echo "Installing into $(VENV) (the first time takes a few minutes)"
@@ -30,9 +30,20 @@ test: lint types
 test-slow: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) -m slow
 
+# docs/performance.md from measurements in build/bench; goes on where it stopped
 bench: $(READY)
-	@echo "Measuring cost (methods that run the model hundreds of times take minutes each)"
-	@$(BIN)/python benchmarks/cost.py
+	@echo "Measuring cost for docs/performance.md (hours on two cores, which should have nothing else to do)"
+	@HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error $(BIN)/python -W ignore -m benchmarks
+
+# other libraries of explanations, in environments of their own (the second has torchvision: several gigabytes)
+bench-peers:
+	@echo "Comparing with other libraries, in .venv-peers and .venv-peers-vision (several gigabytes)"
+	@test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
+	@.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r benchmarks/peers/requirements.txt -e .
+	@test -x .venv-peers-vision/bin/python || $(PYTHON) -m venv .venv-peers-vision
+	@.venv-peers-vision/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers/requirements-vision.txt -e .
+	@HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error .venv-peers/bin/python -W ignore -m benchmarks.peers --only captum inseq transformers-interpret
+	@HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error .venv-peers-vision/bin/python -W ignore -m benchmarks.peers --only lxt zennit grad-cam
 
 conformance: $(READY)
 	@echo "Every method on every family (about four minutes on two cores); writes docs/architectures.md"
@@ -62,4 +73,4 @@ demo: $(READY)
 	@$(BIN)/whence demo --no-open
 
 clean:
-	rm -rf $(VENV) .venv-timm .venv-peers build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-timm .venv-peers .venv-peers-vision build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
