@@ -258,7 +258,7 @@ class Writes(nn.Module):
         return self.head(h)[:, 0]
 
 
-@pytest.mark.parametrize("method", [m for m in tiny.METHODS if m != "token-tm"])  # which refuses such a stream
+@pytest.mark.parametrize("method", sorted({*tiny.METHODS} - {"token-tm", "legrad"}))  # which refuse such a stream
 def test_in_place_operations_are_the_same_as_their_copies(method):
     a, b = (whence.explain(Writes(w).double(), {"input_ids": tiny.ids()}, method, 1) for w in (True, False))
     close(a.scores, b.scores, 1e-7 if method in STABILISED else 1e-12)

@@ -40,6 +40,8 @@ class Head:
         for call, result in self._steps:
             if any(id(t) in new for t in call.tensors):
                 args, kwargs = map_tensors((call.args, call.kwargs), changed)
+                if call.inplace:  # what the model has is not to be overwritten, such as a buffer of its own
+                    args = (args[0].clone(), *args[1:])
                 made = tensors_in(call.func(*args, **kwargs))
                 new.update({id(old): t for old, t in zip(tensors_in(result), made, strict=True)})
         return new.get(id(end))

@@ -26,7 +26,7 @@ from .propagate import Local
 
 #: products of which nothing is constant: kind -> number of operands
 PRODUCTS = {"matmul": 2, "mix": 2, "attention": 3}
-#: operations that meet no infinities: those of masks end at a softmax
+#: operations that meet no infinities: those of masks end at a softmax; under a zero gradient they count as nothing
 FINITE = {"linear", "convolution", "norm", "gated", "activation", "attention", "matmul", "mix"}
 
 
@@ -103,10 +103,8 @@ class Ledger:
         axes, finite = node_of(tensor).axes, node.kind in FINITE
 
         def hook(gradient: Tensor) -> None:
-            amount = _inner(gradient, factor, axes, self.batch)
-            if not finite and not bool(amount.isfinite().all()):  # an infinity under a zero gradient counts as nothing
-                met = torch.where(gradient == 0, torch.zeros_like(gradient), factor.to(gradient.dtype))
-                amount = _inner(gradient, met, axes, self.batch)
+            met = factor if finite else torch.where(gradient == 0, 0.0, factor.to(gradient.dtype))
+            amount = _inner(gradient, met, axes, self.batch)
             for kind, sign in kinds.items():
                 self.absorb(node.seq, kind, name, sign * amount)
 
