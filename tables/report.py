@@ -238,8 +238,13 @@ def _figure(panels: dict[str, Evaluation], measure: str, name: str) -> str:
         axis.tick_params(labelsize=7)
         axis.spines[["top", "right"]].set_visible(False)
     handles, labels = axes.flat[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="lower center", ncol=6, fontsize=7, frameon=False)
-    figure.tight_layout(rect=(0, 0.9 / (3.0 * rows + 1.2), 1, 1))
+    if len(panels) > 1:
+        figure.legend(handles, labels, loc="lower center", ncol=6, fontsize=7, frameon=False)
+        figure.tight_layout(rect=(0, 0.9 / (3.0 * rows + 1.2), 1, 1))
+    else:
+        figure.set_figwidth(6.4)
+        figure.legend(handles, labels, loc="center right", fontsize=7, frameon=False)
+        figure.tight_layout(rect=(0, 0, 0.72, 1))
     figure.savefig(FIGURES / f"{name}.png", dpi=130)
     plt.close(figure)
     return f"![{measure}, mean curves](results/{name}.png)"
