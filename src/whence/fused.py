@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .layout import precise
+
 Visit = Callable[[Tensor, Tensor], None]
 
 
@@ -80,9 +82,9 @@ class Shown:
     visit: Visit | None = None
 
     def map(self) -> Tensor:
-        """The map, ``[..., heads, queries, keys]``."""
-        return probabilities(self.query, self.key, self.mask, self.causal, self.scale)
+        """The map, ``[..., heads, queries, keys]``, in float32 or better."""
+        return probabilities(precise(self.query), precise(self.key), self.mask, self.causal, self.scale)
 
     def gradient(self, output: Tensor) -> Tensor:
         """The gradient of the map, from that of what the attention made, ``[..., heads, queries, values]``."""
-        return output @ self.value.mT
+        return precise(output) @ precise(self.value).mT

@@ -260,8 +260,9 @@ class _Shown(torch.autograd.Function):
         A, gradient = shown.map(), shown.gradient(grads[0])
         if shown.visit is not None:
             shown.visit(A, gradient)
-        to_value = A.mT @ grads[0]
+        to_value = A.mT.to(grads[0].dtype) @ grads[0]
         scores = gradient.sub_((A * gradient).sum(-1, keepdim=True)).mul_(A)  # the softmax differentiated
+        scores = scores.to(grads[0].dtype)
         to_mask = scores.sum_to_size(shown.mask.shape) if shown.mask is not None and ctx.needs_input_grad[5] else None
         return (
             None,
