@@ -11,6 +11,7 @@ import argparse
 import whence
 from benchmarks import costs, length, scaling
 from benchmarks.kept import Kept
+from benchmarks.models import MODELS
 from benchmarks.report import write
 
 
@@ -18,7 +19,7 @@ def main() -> None:
     """Measure what is asked for, and write ``docs/performance.md``."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=["costs", "scaling", "length"], metavar="PART")
-    parser.add_argument("--models", nargs="+", default=list(costs.MODELS), choices=list(costs.MODELS))
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--batches", nargs="+", type=int, default=list(costs.BATCHES))
     parser.add_argument("--methods", nargs="+", default=sorted(whence.methods()))
     parser.add_argument("--repeats", type=int, default=7)

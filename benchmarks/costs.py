@@ -8,7 +8,7 @@ from typing import Any
 import whence
 from benchmarks.kept import Kept
 from benchmarks.measure import peak_memory, ratio, timed
-from benchmarks.models import MODELS, build, plain
+from benchmarks.models import build, plain
 
 BATCHES = (1, 8, 32)
 SECONDS = 45  # that the repeats of one cell may take
@@ -61,6 +61,3 @@ def fits(method: str, name: str, batch: int) -> bool:
     """Whether a method is measured here: of those that run the model often, one sample, the longest of a text alone."""
     often = runs(method)
     return often == 1 or (batch == 1 and name != "llama" and (often < LONG or name == "bert"))
-
-
-__all__ = ["BATCHES", "MODELS", "measure"]

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 import whence
-from benchmarks.costs import BATCHES, MODELS
+from benchmarks.costs import BATCHES
 from benchmarks.kept import Kept
+from benchmarks.models import MODELS
 from benchmarks.peers import table as peers
 from benchmarks.scaling import GROWING, METHODS, TARGETS
 

@@ -100,15 +100,15 @@ class Run:
     @property
     def command(self) -> str:
         """The same from the command line."""
-        short = [f"--{k} {v}" if v is not True else f"--{k}" for k, v in self.options.items()]
+        shared = self.model.is_relative_to(SHARED)
+        where = f"$WHENCE_SHARED/{self.model.relative_to(SHARED)}" if shared else self.model.relative_to(PROJECT)
+        flags = [f"--{k} {v}" if v is not True else f"--{k}" for k, v in self.options.items()]
         words = [
-            "whence evaluate",
-            self.dataset,
-            "--model",
-            self.model.name,
-            "--metrics",
-            ",".join(self.measures),
-            *short,
+            f"whence evaluate {self.dataset} --data $WHENCE_SHARED/data --model {where} --limit {self.limit} --seed 0",
+            *(f"--split {split}" for split in self.splits[:1]),
+            *(f'--methods "{method}"' for method in self.methods),
+            f"--metrics {','.join(self.measures)}",
+            *flags,
         ]
         return " ".join(words)
 
@@ -124,6 +124,17 @@ def table_a() -> list[Run]:
         )
         for kind in ("attention", "standard")
         for dataset in DATASETS
+    ]  # fmt: skip
+
+
+def readings() -> list[Run]:
+    """Why attention can be below chance: all rows of a map added up, as published, against the row that is read."""
+    methods = ["Random=random", "A-Last (all rows)=attention:rows=all", "A-Last (its row)=attention",
+               "Rollout (all rows)=rollout:rows=all", "Rollout (its row)=rollout"]  # fmt: skip
+    return [
+        Run(f"rows/{name}", name, MODELS / f"{name}-attention", methods, ["auac"], TEXTS, SPLITS.get(name, ()),
+            {"special": True})
+        for name in ("sst2", "tweeteval-hate")
     ]  # fmt: skip
 
 
@@ -149,4 +160,4 @@ def table_c() -> list[Run]:
     return [Run("c/movies", name, MODELS / f"{name}-standard", methods, measures, TEXTS, SPLITS[name], batch=4)]
 
 
-TABLES = {"A": table_a, "B": table_b, "C": table_c}
+TABLES = {"A": lambda: [*table_a(), *readings()], "B": table_b, "C": table_c}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tables import paper
 from tables.contenders import ICML
-from tables.plan import DATASETS, MODELS, PROJECT, RESULTS, Run, table_a, table_b, table_c
+from tables.plan import DATASETS, MODELS, PROJECT, RESULTS, Run, readings, table_a, table_b, table_c
 from tables.scenes import MODALITIES
 from whence.evaluation import Evaluation, load
 
@@ -58,6 +58,7 @@ def _table_a(kind: str) -> list[str]:
         _orders(done, names),
         "",
         WHY_A[kind],
+        *(_readings() if kind == "attention" else []),
         _figure({n: done[n] for n in names}, "auac", f"table-a-{kind}"),
         "",
     ]
@@ -106,6 +107,17 @@ def _orders(done: dict[str, Evaluation], names: Sequence[str]) -> str:
         f"the paper's order and {other} are not:"
     )
     return "\n".join([head, "", *out])
+
+
+def _readings() -> list[str]:
+    """All rows of a map against the one that is read."""
+    done = found(readings())
+    if not done:
+        return []
+    methods = next(iter(done.values())).methods
+    body = [[m, *(_plain(one, m, "auac") for one in done.values())] for m in methods]
+    told = [f"Command, for each column: `{readings()[0].command}`, 500 samples, seed 0.", ""]
+    return [*_grid(["AUAC", *(name.split("/")[1] for name in done)], body), *told]
 
 
 # -- tables B and C ----------------------------------------------------------------------------------------------------
@@ -274,9 +286,8 @@ WHY_A = {
     "attention": """**Why, where it is not.**
 
 - *Attention and Rollout below chance* (SST-2, hate): the published code adds up the rows of all tokens, but these
-  models answer from the row of [CLS]. On 200 samples of SST-2, A-Last has 0.64 with all rows and 0.77 with the row of
-  [CLS] (`rows="target"`, our default), Rollout 0.67 and 0.77, Random 0.70; on hate 0.68 and 0.74, 0.69 and 0.73, 0.68.
-  A-Flow is of that row here, and so is above both.
+  models answer from the row of [CLS]. Read there (`rows="target"`, our default), both are above it: the small table
+  below. A-Flow is of that row here, and so is above both.
 - *GI and LRP (AH) on digits*: our model normalises before each block and once more before it answers, and gradient x
   input through a LayerNorm sums to nothing. With the rule for LayerNorm alone, LRP (LN) is at 0.90, and everything
   without it is near chance: the paper's argument, more strongly than in the paper, whose model of digits (in which GI
@@ -313,7 +324,7 @@ ERASER Movie Reviews, {samples} documents: all 199 of the test split, 200 of val
 classifier (MiniLM, fine-tuned; it reads the beginning of a review) is right on {accuracy:.1%} of them ({whole:.1%} of
 the test split). F1 of the k strongest words against all words that people marked, also those that were not read.
 
-Command: `{command}`
+Command: `{command}` (the test split alone; `make tables` adds the others)
 """
 TITLE_D = """## Table D: models with known answers
 
