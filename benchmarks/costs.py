@@ -11,7 +11,7 @@ from benchmarks.measure import peak_memory, ratio, timed
 from benchmarks.models import build, plain
 
 BATCHES = (1, 8, 32)
-SECONDS = 45  # that the repeats of one cell may take
+SECONDS = 30  # that the repeats of one cell may take
 LONG = 64  # runs of the model, from which on a method is measured for one sample of the shortest model alone
 
 

@@ -49,24 +49,29 @@ def _costs(rows: dict[str, dict[str, Any]]) -> list[str]:
         told = "; ".join(f"batch {b}: {r['seconds']:.2f} s, {r['memory']:.0f} MiB, a training step {r['step']:.2f}"
                          for b, r in zip(batches, base, strict=True))  # fmt: skip
         out += [f"### {WORDS[name]}", "", f"Plain forward + backward: {told}.", ""]
-        out += ["| method | at most | " + " | ".join(f"batch {b} | memory | per second" for b in batches) + " |"]
-        out += ["|---|---|" + "---|---|---|" * len(batches)]
+        out += [
+            "| method | at most | " + " | ".join(f"batch {b} | of a step | memory | per second" for b in batches) + " |"
+        ]
+        out += ["|---|---|" + "---|---|---|---|" * len(batches)]
         for method in sorted(whence.methods()):
-            cells = [_cost(rows.get(f"{name}/{b}/{method}"), method, b) for b in batches]
+            cells = [
+                _cost(rows.get(f"{name}/{b}/{method}"), method, b, r["step"])
+                for b, r in zip(batches, base, strict=True)
+            ]
             out.append(f"| `{method}` | {LIMITS.get(method, '')} | " + " | ".join(cells) + " |")
         out.append("")
     return out
 
 
-def _cost(row: dict[str, Any] | None, method: str, batch: int) -> str:
+def _cost(row: dict[str, Any] | None, method: str, batch: int, step: float) -> str:
     if row is None:
-        return "- | - | -"
+        return "- | - | - | -"
     if "error" in row:
-        return "does not apply | - | -"
+        return "does not apply | - | - | -"
     limit, value = LIMITS.get(method), row["value"]
     shown = f"{value:.2f} ({row['low']:.2f} to {row['high']:.2f})" if row["repeats"] > 1 else f"{value:.2f}"
     shown = f"**{shown}**" if limit is not None and value > limit else shown
-    return f"{shown} | {row['memory'] / row['base']:.2f} | {batch / row['seconds']:.3g}"
+    return f"{shown} | {value / step:.2f} | {row['memory'] / row['base']:.2f} | {batch / row['seconds']:.3g}"
 
 
 def _scaling(rows: dict[str, dict[str, Any]]) -> list[str]:
@@ -74,7 +79,11 @@ def _scaling(rows: dict[str, dict[str, Any]]) -> list[str]:
     if not rows:
         return []
     out = ["## How it grows", "", _figure(rows), "", TARGETS_TEXT]
-    for name, words in (("small", "6 layers, 384 wide"), ("base", "BERT-base")):
+    for name, words in (
+        ("small", "6 layers, 384 wide, 128 tokens"),
+        ("short", "BERT-base, 32 tokens"),
+        ("base", "BERT-base, 128 tokens"),
+    ):
         out += [f"**{words}**", "", "| targets | " + " | ".join(f"`{m}`" for m in METHODS) + " |"]
         out += ["|---|" + "---|" * len(METHODS)]
         for n in TARGETS:
@@ -133,7 +142,8 @@ HEAD = """# Performance
 Made by `make bench` (and `make bench-peers`) from measurements in `build/bench`: torch {torch}, {threads} cores, no
 GPU, float32. A time is a multiple of **one plain forward and one backward to the input** of the same model on the same
 input, parameters needing no gradient; the baseline is run before and after each call, and the median of the ratios is
-given, with the extremes. A training step, which also makes the gradients of the weights, costs what the tables say.
+given, with the extremes. A training step also makes the gradients of the weights; "of a step" is the time as a
+multiple of one (without its optimiser).
 """
 COSTS = """Memory is the growth of the resident set during a call, as a multiple of the baseline's. Bold: more than we
 hold ourselves to. Methods that run the model many times are measured for one sample, those that run it more often the

@@ -21,6 +21,8 @@ GROWING: dict[str, tuple[tuple[int, ...], Callable[[int], dict[str, int]]]] = {
     "layers": ((2, 4, 8, 12, 24), lambda n: {"batch": 1, "width": 384, "layers": n}),
 }
 TARGETS = (1, 2, 5, 10)
+#: the models of which several targets are explained
+MANY: dict[str, dict[str, int]] = {"small": SMALL, "short": {"tokens": 32}, "base": {}}
 
 
 def measure(kept: Kept, repeats: int) -> None:
@@ -42,7 +44,7 @@ def measure(kept: Kept, repeats: int) -> None:
 
 def _targets(kept: Kept, repeats: int) -> None:
     """Several classes of one sample, against one class."""
-    for name, sizes in {"small": SMALL, "base": {}}.items():
+    for name, sizes in MANY.items():
         missing = [(m, n) for m in METHODS for n in TARGETS if f"targets-{name}/{n}/{m}" not in kept]
         model, inputs = build("bert", 1, **sizes)
         for method, n in missing:

@@ -33,6 +33,8 @@ def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """The same nested structure with every tensor changed."""
     if isinstance(value, Tensor):
         return change(value)
+    if value is None or isinstance(value, int | float | str):
+        return value
     if isinstance(value, tuple | list):
         out = [map_tensors(v, change) for v in value]
         return type(value)(*out) if hasattr(value, "_fields") else type(value)(out)

@@ -92,7 +92,6 @@ def _explain(
     out = []
     with forwarded(model, args, kwargs, batch, method, targets) as runs:
         for run in runs:
-            run.more = run is not runs[-1]
             out.append(_read(run, method, options, lambda: first_bad_value(model, args, kwargs)))
     if runs[0].trace.coverage.opaque and runs[0].rulebook.rules:
         warnings.warn(
@@ -188,7 +187,10 @@ def _forward(
         run.repeat = repeat
         return run
 
-    return [run_to(start, target) for start, target in zip(starts, targets, strict=True)]
+    runs = [run_to(start, target) for start, target in zip(starts, targets, strict=True)]
+    for run in runs:
+        run.siblings = runs
+    return runs
 
 
 def _check(start: Seed, diagnose: Callable[[], str]) -> None:

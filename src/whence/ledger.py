@@ -24,8 +24,8 @@ from .layout import per_sample, precise
 from .node import Node, attach, node_of
 from .propagate import Local
 
-#: products of which nothing is constant: kind -> number of operands
-PRODUCTS = {"matmul": 2, "mix": 2, "attention": 3}
+#: products of two tensors
+PRODUCTS = {"matmul", "mix"}
 #: operations that meet no infinities: those of masks end at a softmax; under a zero gradient they count as nothing
 FINITE = {"linear", "convolution", "norm", "gated", "activation", "attention", "matmul", "mix"}
 
@@ -72,14 +72,13 @@ class Ledger:
         exact = getattr(rule, "conserves", rule is None and call.kind in EXACT and call.name != "batch_norm")
         if constant is None and exact:
             return None
-        watched: list[Tensor] = []
-        short = not exact and rule is None and constant is None and len(call.traced) == PRODUCTS.get(call.kind)
+        watched: list[tuple[Tensor, float]] = []
+        short = None if exact or rule is not None or constant is not None else _enough(call)
         if not exact:
-            aliases = [t.view_as(t) for t in call.traced]
-            for old, new in zip(call.traced, aliases, strict=True):
-                attach(new, node_of(old))
-            watched = aliases if not short else _instead(call.kind, aliases)
-            call.replace(aliases)
+            chosen = [(t, 1.0) for t in call.traced] if short is None else [short]
+            watched = [(attach(t.view_as(t), node_of(t)), times) for t, times in chosen]
+            aliases = {id(t): alias for (t, _), (alias, _) in zip(chosen, watched, strict=True)}
+            call.replace([aliases.get(id(t), t) for t in call.traced])
 
         def done(out: Tensor) -> None:
             if not out.requires_grad:
@@ -89,12 +88,12 @@ class Ledger:
                 kind = "constant" if call.kind.startswith(("shift", "structural")) else "bias"
                 self._measure(out, constant, {kind: 1.0} if exact else {kind: 1.0, call.kind: -1.0}, node, name)
             if not exact:
-                if not short:
+                if short is None:
                     node.kept = True  # what is measured is the value that it has now
                     self._measure(out, out.detach(), {call.kind: 1.0}, node, name)
-                for alias in watched:
+                for alias, times in watched:
                     node_of(alias).kept = True
-                    self._measure(alias, alias.detach(), {call.kind: -1.0}, node, name)
+                    self._measure(alias, alias.detach(), {call.kind: -times}, node, name)
 
         return done
 
@@ -130,6 +129,11 @@ class Ledger:
             self.entries.append(entry)
         else:
             entry.amount = entry.amount + amount
+
+    def enter(self, entries: list[Entry]) -> None:
+        """Take what was measured for another target's sake, at the same time."""
+        for entry in entries:
+            self.absorb(entry.seq, entry.kind, entry.name, entry.amount)
 
     def forget(self) -> None:
         """Start anew."""
@@ -269,13 +273,18 @@ def constant_of(call: Call) -> Tensor | None:
     return None
 
 
-def _instead(kind: str, operands: list[Tensor]) -> list[Tensor]:
-    """Of a product, the operands that tell all: gradient x value sums to the same over each operand and the output.
+def _enough(call: Call) -> tuple[Tensor, float] | None:
+    """Of a product, the operand that tells all, and how often what is measured there was created.
 
-    So what a product of two creates is that sum once more, measured where it is smallest; attention is linear in its
-    values, whose sum is that of its output, so that its queries and keys are left.
+    Gradient x value sums to the same over each operand and the output: what a product of two creates is that sum once
+    more, measured where it is smallest. Attention is linear in its values, whose sum is that of its output; what its
+    queries and keys get, the same for both, is left.
     """
-    return operands[:2] if kind == "attention" else [min(operands, key=Tensor.numel)]
+    if call.kind == "attention":
+        query, key, value = (call.argument(i, name) for i, name in enumerate(("query", "key", "value")))
+        distinct = len({id(query), id(key), id(value)} & {id(t) for t in call.traced}) == 3 == len(call.traced)
+        return (min(query, key, key=Tensor.numel), 2.0) if distinct else None
+    return (min(call.traced, key=Tensor.numel), 1.0) if call.kind in PRODUCTS and len(call.traced) == 2 else None
 
 
 def _with_gradient_of_output(made: Tensor, hook: Callable[[Tensor], None]) -> None:
@@ -302,7 +311,9 @@ def _inner(gradient: Tensor, factor: Tensor, axes: Axes, batch: Axis) -> Tensor:
     if factor.dim() == 1 and factor.shape[0] == gradient.shape[-1] and gradient.dim() > 1:
         return per_sample(gradient @ factor, axes[:-1], batch)
     if factor.shape == gradient.shape and axes and axes[0] == (batch,):
-        return torch.matmul(gradient.reshape(batch.size, 1, -1), factor.reshape(batch.size, -1, 1)).reshape(-1)
+        order = sorted(range(1, gradient.dim()), key=lambda d: -gradient.stride()[d])  # as it lies in memory
+        flat = [t.permute(0, *order).reshape(batch.size, 1, -1) for t in (gradient, factor)]
+        return torch.matmul(flat[0], flat[1].mT).reshape(-1)
     return per_sample(gradient * factor, axes, batch)
 
 

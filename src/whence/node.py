@@ -161,10 +161,11 @@ class Node:
 
 def attach(tensor: Tensor, node: Node) -> Tensor:
     """Let a node, and the name of what made the tensor, travel with a tensor made during the trace."""
-    tensor._whence_maker = type(tensor.grad_fn).__name__  # type: ignore[attr-defined]  # as below
+    maker: Any = tensor.grad_fn
+    tensor._whence_maker = type(maker).__name__  # type: ignore[attr-defined]  # as below
     tensor._whence = node  # type: ignore[attr-defined]  # tensors take attributes; nothing of the user's is marked
-    if tensor.grad_fn is not None:
-        tensor.grad_fn.metadata["whence"] = node  # type: ignore[index]  # a property, not a function
+    if maker is not None:
+        maker.metadata["whence"] = node
     return tensor
 
 

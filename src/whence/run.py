@@ -21,6 +21,7 @@ from .node import Node, Source, edge_of, node_of, on_gradient
 from .propagate import Phase
 from .residuals import Residual
 from .target import Seed
+from .together import Brought, bring
 from .trace import Trace
 
 
@@ -69,7 +70,8 @@ class Run:
         repeat: the same forward again, explaining the same, with other values in place of some tensors (by the ``seq``
             of their nodes).
         places: a grid, and ``[batch, patches]``: where each patch went, if the model puts them in its own order.
-        more: whether the same forward will be read again, for another target.
+        siblings: the runs to each target of the same forward, in their order.
+        brought: what a backward together with theirs brought.
     """
 
     def __init__(self, model: nn.Module, trace: Trace, seed: Seed, rulebook: Rulebook, mask: Tensor | None) -> None:
@@ -90,7 +92,8 @@ class Run:
             )
         self.repeat: Callable[[Mapping[int, Tensor]], Run] = _cannot_repeat
         self.places: tuple[tuple[int, int], Tensor] | None = None
-        self.more = False
+        self.siblings = [self]
+        self.brought: Brought | None = None
         self.ledger: Ledger | None = trace.ledger
         if rulebook.phase is not None and rulebook.books:
             self.ledger = Ledger(trace.batch)
@@ -180,27 +183,48 @@ class Run:
 
     # -- backwards -------------------------------------------------------------------------------------------
 
-    def backward(self, tensors: Sequence[Tensor], relevance: bool = False, keep: bool = False) -> list[Tensor]:
+    @property
+    def more(self) -> bool:
+        """Whether the same forward will be read again, for another target."""
+        return self.siblings[-1] is not self
+
+    def backward(
+        self, tensors: Sequence[Tensor], relevance: bool = False, keep: bool = False, together: bool = False
+    ) -> list[Tensor]:
         """Send the seed back and return what arrives at each tensor: gradients, or relevance.
 
         Args:
             tensors: where to read.
             relevance: carry relevance (a rulebook with a phase).
             keep: whether another backward will follow.
+            together: whether it may be done at once for all targets of this forward: nothing else is read of it.
         """
         keep = keep or self.more
         if self.rulebook.phase is not None:
             self.rulebook.phase.relevance, self.rulebook.phase.keep = relevance, keep
             self.rulebook.phase.ledger = self.ledger
-        boundaries, asked = [*self.boundaries, *self.aside], len(tensors)
+        asked = len(tensors)
         tensors = [*tensors, *(b.tensor for b in self.aside if not any(b.tensor is t for t in tensors))]
-        hooks = [_watch(b) for b in boundaries]
+        found = self._brought(tensors) if together else None
+        if found is None:
+            found = self.send(tensors, self.seed.weights, keep)
+        for b in self.passages():  # where the backward ends, autograd does not call the hook of an overwritten tensor
+            b.relevance = next((g for t, g in zip(tensors, found, strict=True) if t is b.tensor), b.relevance)
+        device = self.seed.output.device
+        return [torch.zeros_like(t, device=device) if g is None else g for t, g in zip(tensors, found, strict=True)][
+            :asked
+        ]
+
+    def send(self, tensors: Sequence[Tensor], weights: Tensor, keep: bool) -> list[Tensor | None]:
+        """Send weights back from the seed's output: what arrives at each tensor; boundaries keep what passes them."""
+        hooks = [_watch(b) for b in self.passages()]
         ends: Any = [edge_of(t) for t in tensors]
         try:
-            found = torch.autograd.grad(
-                self.seed.output, ends, self.seed.weights.to(self.seed.output.dtype),
-                retain_graph=keep, allow_unused=True,
-            )  # fmt: skip
+            return list(
+                torch.autograd.grad(
+                    self.seed.output, ends, weights.to(self.seed.output.dtype), retain_graph=keep, allow_unused=True
+                )
+            )
         except RuntimeError as error:
             if "inplace operation" not in str(error):
                 raise
@@ -211,12 +235,23 @@ class Run:
         finally:
             for hook in hooks:
                 hook.remove()
-        for b in boundaries:  # where the backward ends, autograd does not call the hook of an overwritten tensor
-            b.relevance = next((g for t, g in zip(tensors, found, strict=True) if t is b.tensor), b.relevance)
-        device = self.seed.output.device
-        return [torch.zeros_like(t, device=device) if g is None else g for t, g in zip(tensors, found, strict=True)][
-            :asked
-        ]
+
+    def _brought(self, tensors: Sequence[Tensor]) -> list[Tensor | None] | None:
+        """What a backward together with those of other targets brought, if there was one."""
+        if self.brought is None and not bring(self, tensors):
+            return None
+        brought, self.brought = self.brought, None
+        if brought is None or brought.tensors != [id(t) for t in tensors]:
+            return None
+        for b, passed in zip(self.passages(), brought.passed, strict=True):
+            b.relevance = passed
+        if self.ledger is not None:
+            self.ledger.enter(brought.entries)
+        return brought.found
+
+    def passages(self) -> list[Boundary]:
+        """Where what passes is written down."""
+        return [*self.boundaries, *self.aside]
 
     def settle(self, gradient: bool, end: Tensor | None = None, entries: Sequence[Tensor] = ()) -> Tensor | None:
         """Turn what passed the block boundaries into relevance there, and close the ledger.

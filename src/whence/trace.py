@@ -163,8 +163,10 @@ class Trace(TorchFunctionMode):
     def _known(self, tensor: Tensor) -> Node | None:
         node = getattr(tensor, "_whence", None)
         known = node if isinstance(node, Node) and node.batch is self.batch else None
+        if not tensor.requires_grad:
+            return known
         maker = type(tensor.grad_fn).__name__
-        if not tensor.requires_grad or (known is not None and getattr(tensor, "_whence_maker", "") == maker):
+        if known is not None and tensor._whence_maker == maker:  # type: ignore[attr-defined]  # set with the node
             return known
         # made by code that torch functions do not show: a custom autograd function
         parents = behind(tensor, self.batch) or (() if known is None else (known,))
@@ -376,7 +378,7 @@ class Trace(TorchFunctionMode):
 
     def _check(self, call: Call) -> None:
         """Refuse gradient checkpointing: its recomputation would run without the rules."""
-        reentrant = any(type(t.grad_fn).__name__ == CHECKPOINT for t in call.traced)
+        reentrant = any(t._whence_maker == CHECKPOINT for t in call.traced)  # type: ignore[attr-defined]  # by attach
         if reentrant or (call.traced and _saved_tensor_hooks() != self._hooks_at_start):
             raise ModelError(
                 "The model runs part of itself under gradient checkpointing (or other saved-tensor hooks), which "
