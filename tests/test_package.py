@@ -15,8 +15,9 @@ SOURCE = Path(whence.__file__).parent
 ORDER = [
     "errors", "extras", "progress", "magnitudes", "einsum", "axes", "layout", "node", "custom", "fused",
     "undisturbed", "call", "head", "residuals", "coverage", "operations", "learned", "kinds", "attention",
-    "propagate", "ledger", "together", "trace", "target", "diagnosis", "run", "maps", "locality", "streams", "blocks",
-    "biases", "rollup", "relations", "rules", "rules.linear", "rules.gradient", "rules.relevance", "methods", "words", "origin",
+    "propagate", "ledger", "trace", "target", "diagnosis", "boundary", "run", "together", "maps", "locality", "streams",
+    "blocks", "biases", "rollup", "relations", "rules", "rules.linear", "rules.gradient", "rules.relevance", "methods",
+    "words", "origin",
     "view", "render", "files", "store", "arithmetic", "result", "views", "explanation", "arguments", "assemble",
     "explain", "inputs", "mapping", "answers", "pretrained", "explainer", "check", "data", "evaluation", "demo",
     "cli", "__main__",

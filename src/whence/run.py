@@ -10,18 +10,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from .axes import Axes, Dim, size_of
+from .boundary import Boundary, Brought
 from .call import Rule
 from .errors import InputError, ModelError, WhenceWarning
 from .layout import per_sample, per_token, precise
 from .ledger import Ledger
-from .node import Node, Source, edge_of, node_of, on_gradient
+from .node import Node, Source, edge_of, node_of
 from .propagate import Phase
 from .residuals import Residual
 from .target import Seed
-from .together import Brought, bring
 from .trace import Trace
 
 
@@ -44,15 +43,6 @@ class Rulebook:
     fan_out: Callable[[Tensor, Node], None] | None = None
     books: bool = True
     head: bool = False
-
-
-@dataclass
-class Boundary:
-    """The tensor that enters a block (or leaves the last one), and the relevance found there."""
-
-    tensor: Tensor
-    node: Node
-    relevance: Tensor | None = None  # shaped like the tensor
 
 
 class Run:
@@ -188,24 +178,20 @@ class Run:
         """Whether the same forward will be read again, for another target."""
         return self.siblings[-1] is not self
 
-    def backward(
-        self, tensors: Sequence[Tensor], relevance: bool = False, keep: bool = False, together: bool = False
-    ) -> list[Tensor]:
+    def backward(self, tensors: Sequence[Tensor], relevance: bool = False, keep: bool = False) -> list[Tensor]:
         """Send the seed back and return what arrives at each tensor: gradients, or relevance.
 
         Args:
             tensors: where to read.
             relevance: carry relevance (a rulebook with a phase).
             keep: whether another backward will follow.
-            together: whether it may be done at once for all targets of this forward: nothing else is read of it.
         """
         keep = keep or self.more
         if self.rulebook.phase is not None:
             self.rulebook.phase.relevance, self.rulebook.phase.keep = relevance, keep
             self.rulebook.phase.ledger = self.ledger
-        asked = len(tensors)
-        tensors = [*tensors, *(b.tensor for b in self.aside if not any(b.tensor is t for t in tensors))]
-        found = self._brought(tensors) if together else None
+        asked, tensors = len(tensors), self.ends(tensors)
+        found = self._brought(tensors)
         if found is None:
             found = self.send(tensors, self.seed.weights, keep)
         for b in self.passages():  # where the backward ends, autograd does not call the hook of an overwritten tensor
@@ -217,7 +203,7 @@ class Run:
 
     def send(self, tensors: Sequence[Tensor], weights: Tensor, keep: bool) -> list[Tensor | None]:
         """Send weights back from the seed's output: what arrives at each tensor; boundaries keep what passes them."""
-        hooks = [_watch(b) for b in self.passages()]
+        hooks = [b.watch() for b in self.passages()]
         ends: Any = [edge_of(t) for t in tensors]
         try:
             return list(
@@ -238,8 +224,6 @@ class Run:
 
     def _brought(self, tensors: Sequence[Tensor]) -> list[Tensor | None] | None:
         """What a backward together with those of other targets brought, if there was one."""
-        if self.brought is None and not bring(self, tensors):
-            return None
         brought, self.brought = self.brought, None
         if brought is None or brought.tensors != [id(t) for t in tensors]:
             return None
@@ -248,6 +232,10 @@ class Run:
         if self.ledger is not None:
             self.ledger.enter(brought.entries)
         return brought.found
+
+    def ends(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Where a backward ends that is read at some tensors."""
+        return [*tensors, *(b.tensor for b in self.aside if not any(b.tensor is t for t in tensors))]
 
     def passages(self) -> list[Boundary]:
         """Where what passes is written down."""
@@ -381,12 +369,3 @@ class Run:
 
 def _cannot_repeat(replaced: Mapping[int, Tensor]) -> Run:
     raise ModelError("This run was not made by whence.explain, so it cannot be repeated.")
-
-
-def _watch(boundary: Boundary) -> RemovableHandle:
-    """Write down what passes a boundary."""
-
-    def hook(value: Tensor) -> None:
-        boundary.relevance = value.detach()
-
-    return on_gradient(boundary.tensor, hook)

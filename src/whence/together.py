@@ -8,49 +8,33 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from .boundary import Brought
 from .ledger import Entry
-
-if TYPE_CHECKING:
-    from .run import Run
+from .run import Run
 
 #: rows (targets x samples x tokens) of one backward; with more it is no faster, and memory grows with them
 ROWS = 4096
 
 
-@dataclass
-class Brought:
-    """What a backward brought.
+def bring(run: Run, tensors: Sequence[Tensor]) -> None:
+    """Do a run's backward together with those of its siblings that follow it; each keeps what it brought.
 
-    Attributes:
-        tensors: the tensors it was asked for, by ``id``.
-        found: what arrived at each.
-        passed: what passed each boundary.
-        entries: the ledger's.
-    """
+    A run of many rows, or of operations that torch does not know how to do many at once, is left to go alone.
 
-    tensors: list[int]
-    found: list[Tensor | None]
-    passed: list[Tensor | None]
-    entries: list[Entry]
-
-
-def bring(run: Run, tensors: Sequence[Tensor]) -> bool:
-    """Do a run's backward together with those of its siblings that follow it.
-
-    Returns:
-        Whether it was done, and what it brought is kept with each run; ``False`` if the run has to go alone.
+    Args:
+        run: of which nothing is read but what arrives at the tensors, passes its boundaries and is in its ledger.
+        tensors: where it will be read.
     """
     after = [other for other in run.siblings[run.siblings.index(run) :] if other.seed.output is run.seed.output]
-    rows = run.boundaries[0].tensor.numel() // max(1, run.boundaries[0].tensor.shape[-1]) if run.boundaries else ROWS
-    runs = after[: max(1, ROWS // max(1, rows))]
-    if len(runs) < 2:
-        return False
+    entry = run.boundaries[0].tensor if run.boundaries else run.seed.output
+    runs = after[: ROWS // max(1, entry.numel() // entry.shape[-1])]
+    if run.brought is not None or len(runs) < 2:
+        return
+    tensors = run.ends(tensors)
     absent: list[bool] = []
     ledger, entries = run.trace.ledger, []
 
@@ -66,16 +50,16 @@ def bring(run: Run, tensors: Sequence[Tensor]) -> bool:
         with warnings.catch_warnings():  # of operations that it does one after the other all the same
             warnings.filterwarnings("ignore", "There is a performance drop")
             several = torch.vmap(one)(torch.stack([other.seed.weights for other in runs]))
-    except RuntimeError:  # an operation of which torch does not know how to do many at once
+    except RuntimeError:
         several = None
     if ledger is not None:
         ledger.forget()
     for b in run.passages():
         b.relevance = None
     if several is None:
-        for other in run.siblings:
-            other.siblings = [other]
-        return False
+        for other in runs:
+            other.brought = Brought()  # nothing: it goes alone
+        return
     for i, other in enumerate(runs):
         values = iter([t[i] for t in several])
         own = [None if none else next(values) for none in absent]
@@ -87,4 +71,3 @@ def bring(run: Run, tensors: Sequence[Tensor]) -> bool:
             passed,
             [Entry(e.seq, e.kind, e.name, a) for e, a in zip(entries, amounts, strict=True) if a is not None],
         )
-    return True

@@ -16,6 +16,7 @@ from ..layout import per_token, precise
 from ..node import node_of
 from ..run import Rulebook, Run
 from ..streams import entries
+from ..together import bring
 from . import Method, Reading, method
 
 
@@ -41,7 +42,9 @@ class InputLevel(Method):
         places, streams = self.places(run), [t for t, _ in entries(run)]
         carried = run.rulebook.phase is not None
         ends = [*places, *(t for t in streams if not any(t is place for place in places))]
-        found = [precise(t) for t in run.backward(ends, relevance=carried, together=not carried)[: len(places)]]
+        if not carried:
+            bring(run, ends)
+        found = [precise(t) for t in run.backward(ends, relevance=carried)[: len(places)]]
         layers = run.settle(gradient=not carried, end=places[0], entries=streams)
         if not carried:
             found = [g * precise(t.detach()) for g, t in zip(found, places, strict=True)]

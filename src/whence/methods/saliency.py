@@ -47,7 +47,7 @@ class Saliency(InputLevel):
         """``[batch, tokens]``: the gradient's length at each token."""
         places = self.places(run)
         power = 2 if self.norm == "l2" else 1
-        sizes: list[Tensor] = [precise(g).abs() ** power for g in run.backward(places, together=True)]
+        sizes: list[Tensor] = [precise(g).abs() ** power for g in run.backward(places)]
         reading = self.reading(run, places, sizes)
         reading.scores = reading.scores ** (1 / power)
         reading.others = [(dim, scores ** (1 / power)) for dim, scores in reading.others]
