@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
+import numpy as np
 import pytest
 import tiny
 import torch
 from torch import nn
 
 import whence
+from whence.methods import REGISTRY
 
 METHOD = "transformer-attribution"
 
@@ -41,6 +46,39 @@ def test_unknown_option_lists_the_options():
 ])  # fmt: skip
 def test_option_out_of_range(method, options):
     refused(whence.MethodError, r"must be|out of range", tiny.bert(), words(), method, **options)
+
+
+@pytest.mark.parametrize(("method", "options", "told"), [
+    (METHOD, {"start_layer": "abc"}, r"'start_layer' of the method '.*' takes int, not str \('abc'\)"),
+    (METHOD, {"start_layer": 1.0}, "takes int, not float"), (METHOD, {"start_layer": True}, "takes int, not bool"),
+    (METHOD, {"normalise": 1}, "takes bool, not int"), (METHOD, {"block": "1"}, r"takes int \| None, not str"),
+    ("saliency", {"at": None}, "takes str, not NoneType"), ("dave", {"alpha": "0.3"}, "takes float, not str"),
+])  # fmt: skip
+def test_option_of_a_wrong_type(method, options, told):
+    refused(whence.MethodError, told, tiny.bert(), words(), method, **options)
+
+
+def test_numbers_are_numbers():
+    model = tiny.bert()
+    plain = whence.explain(model, words(), METHOD, start_layer=1, eps=1).scores
+    assert torch.equal(whence.explain(model, words(), METHOD, start_layer=np.int64(1), eps=np.float32(1)).scores, plain)
+
+
+def test_options_of_a_users_method_are_what_it_says_they_are():
+    class Anything:
+        pass
+
+    @whence.method("test-anything")
+    class Mine(REGISTRY["random"]):
+        one: Any = None
+        two: Anything | None = None  # a name that is known here alone
+        three: list[int] = dataclasses.field(default_factory=list)
+
+    try:
+        found = whence.explain(tiny.bert(), words(), "test-anything", one="x", two=Anything(), three=[3], seed=3).scores
+        assert torch.equal(found, whence.explain(tiny.bert(), words(), "random", seed=3).scores)
+    finally:
+        del REGISTRY["test-anything"]
 
 
 @pytest.mark.parametrize("target", [3, -4, [0, 1, 9]])

@@ -232,5 +232,5 @@ def test_a_paired_interval_sees_what_two_intervals_do_not():
 def test_unknown_names_and_options_are_named():
     with pytest.raises(whence.MethodError, match=r"There is no measure 'auc'.*auac"):
         create("auc")
-    with pytest.raises(whence.MethodError, match=r"has no option 'step'\. Options: steps"):
+    with pytest.raises(whence.MethodError, match=r"has no option 'step'\. Its options: steps"):
         create("auac", {"step": 3})

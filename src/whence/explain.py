@@ -14,14 +14,15 @@ from torch import Tensor, nn
 from .arguments import Inputs, each, padding_of, prepare, sample_of
 from .assemble import assemble
 from .axes import size_of
+from .checkpoints import Checkpoints, held
 from .diagnosis import first_bad_value
-from .errors import AGAIN, InputError, ModelError, NumericalError, SamplesMixedError, WhenceWarning
+from .errors import AGAIN, InputError, MethodError, ModelError, NumericalError, SamplesMixedError, WhenceWarning
 from .explanation import Explanation, Explanations
 from .head import Head
 from .ledger import Ledger
 from .methods import Method, create
 from .node import node_of
-from .run import Run
+from .run import Rulebook, Run
 from .streams import patch_places, split
 from .target import At, Contrast, Every, OneTarget, Seed, Target, find_logits, labels_of, seed
 from .trace import Trace
@@ -29,16 +30,26 @@ from .undisturbed import undisturbed
 
 
 @overload
-def explain(model: nn.Module, inputs: Inputs, method: str = ..., *, target: Every, **options: Any) -> Explanations: ...
+def explain(
+    model: nn.Module, inputs: Inputs, method: str = ..., *, target: Every, checkpoints: int = ..., **options: Any
+) -> Explanations: ...
 @overload
 def explain(
-    model: nn.Module, inputs: Inputs, method: str = ..., target: OneTarget = ..., **options: Any
+    model: nn.Module,
+    inputs: Inputs,
+    method: str = ...,
+    target: OneTarget = ...,
+    *,
+    checkpoints: int = ...,
+    **options: Any,
 ) -> Explanation: ...
 def explain(
     model: nn.Module,
     inputs: Inputs,
     method: str = "conservative-lrp",
     target: Target = None,
+    *,
+    checkpoints: int = 1,
     **options: Any,
 ) -> Explanation | Explanations:
     """Explain a prediction of any PyTorch Transformer, as it is.
@@ -49,6 +60,8 @@ def explain(
         method: a name from :func:`whence.methods`.
         target: ``None`` (each sample's predicted class), a class number or label for all samples, one per sample, a
             function ``outputs -> Tensor[batch]``, :func:`whence.contrast`, or several by :func:`whence.every`.
+        checkpoints: keep a part of this many of what the backward needs, and make the rest again when it is needed:
+            less memory, the same numbers, ``(checkpoints + 1) / 2`` more forwards.
         options: the method's options; input-level methods take ``at="position"``, ``"token"`` or ``"pixel"``.
 
     Returns:
@@ -67,12 +80,14 @@ def explain(
     if not targets:
         raise InputError("There is no target: whence.every takes at least one.")
     try:
-        found = _explain(original, args, kwargs, batch, chosen, targets, options)
+        found = _explain(original, args, kwargs, batch, chosen, targets, options, checkpoints)
     except SamplesMixedError:  # experts that gather tokens of all samples, for instance
         if batch == 1:
             raise
         alone = [
-            _explain(original, *sample_of((args, kwargs), batch, i), 1, create(method, options), own, options)
+            _explain(
+                original, *sample_of((args, kwargs), batch, i), 1, create(method, options), own, options, checkpoints
+            )
             for i, own in enumerate(zip(*(each(t, batch) for t in targets), strict=True))
         ]
         found = [Explanation.join(list(parts)) for parts in zip(*alone, strict=True)]
@@ -87,10 +102,11 @@ def _explain(
     method: Method,
     targets: Sequence[Target],
     options: dict[str, Any],
+    checkpoints: int,
 ) -> list[Explanation]:
     """An explanation for each target, with one forward for all."""
     out = []
-    with forwarded(model, args, kwargs, batch, method, targets) as runs:
+    with forwarded(model, args, kwargs, batch, method, targets, checkpoints) as runs:
         for run in runs:
             out.append(_read(run, method, options, lambda: first_bad_value(model, args, kwargs)))
     if runs[0].trace.coverage.opaque and runs[0].rulebook.rules:
@@ -121,14 +137,20 @@ def _read(run: Run, method: Method, options: dict[str, Any], diagnose: Callable[
 
 @contextlib.contextmanager
 def forwarded(
-    model: nn.Module, args: list[Any], kwargs: dict[str, Any], batch: int, method: Method, targets: Sequence[Target]
+    model: nn.Module,
+    args: list[Any],
+    kwargs: dict[str, Any],
+    batch: int,
+    method: Method,
+    targets: Sequence[Target],
+    checkpoints: int = 1,
 ) -> Iterator[list[Run]]:
     """A traced forward, ready to be read for each target; the model is as it was when the block ends."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         names = stack.enter_context(undisturbed(model))
-        runs = _forward(model, args, kwargs, batch, method, targets, padding_of(kwargs), names)
+        runs = _forward(model, args, kwargs, batch, method, targets, padding_of(kwargs), names, checkpoints=checkpoints)
         tokens = runs[0].tokens()
         if any(s.name == "image" and s.grid is None for s in split(tokens, size_of(tokens), runs[0])):
             places = patch_places(runs[0])
@@ -151,20 +173,27 @@ def _forward(
     names: Mapping[int, str],
     replaced: Mapping[int, Tensor] | None = None,
     learned: frozenset[int] = frozenset(),
+    checkpoints: int = 1,
 ) -> list[Run]:
     rulebook = method.rulebook()
     if rulebook.phase is not None:
         rulebook.phase.masked = mask is not None
-    head = Head() if rulebook.head else None
-    trace = Trace(rulebook.rules, batch, rulebook.maps, rulebook.fan_out, names, replaced, learned, head)
-    watched = rulebook.books and rulebook.phase is None and not rulebook.maps
-    trace.ledger = Ledger(trace.batch) if watched else None
-    with trace:
-        placed = [trace.input(str(i), a) if isinstance(a, Tensor) else a for i, a in enumerate(args)]
-        named = {k: trace.input(k, v) if isinstance(v, Tensor) else v for k, v in kwargs.items()}
-        outputs = model._call_impl(*placed, **named)  # as model(...), but not compiled
+    saved = None if checkpoints == 1 else _checkpoints(checkpoints, model, method, rulebook)
+
+    def traced() -> tuple[Trace, Any]:
+        head = Head() if rulebook.head else None
+        trace = Trace(rulebook.rules, batch, rulebook.maps, rulebook.fan_out, names, replaced, learned, head)
+        watched = rulebook.books and rulebook.phase is None and not rulebook.maps
+        trace.ledger = Ledger(trace.batch, held if saved else None) if watched else None
+        with trace:
+            placed = [trace.input(str(i), a) if isinstance(a, Tensor) else a for i, a in enumerate(args)]
+            named = {k: trace.input(k, v) if isinstance(v, Tensor) else v for k, v in kwargs.items()}
+            return trace, model._call_impl(*placed, **named)  # as model(...), but not compiled
+
+    trace, outputs = traced() if saved is None else saved.first(traced)
     if trace.asking - learned:  # some tokens are the model's own: follow these, too
-        return _forward(model, args, kwargs, batch, method, targets, mask, names, replaced, learned | trace.asking)
+        learned = learned | trace.asking
+        return _forward(model, args, kwargs, batch, method, targets, mask, names, replaced, learned, checkpoints)
     with trace:
         if trace.replaced:
             raise ModelError(AGAIN)
@@ -179,7 +208,7 @@ def _forward(
         again = _fixed(start, target)
 
         def repeat(values: Mapping[int, Tensor]) -> Run:
-            (other,) = _forward(model, args, kwargs, batch, method, [again], mask, names, values, learned)
+            (other,) = _forward(model, args, kwargs, batch, method, [again], mask, names, values, learned, checkpoints)
             if len(values) > 1 and node_of(other.seed.output).seq != node_of(start.output).seq:  # experts: other calls
                 raise ModelError(AGAIN)
             return other
@@ -190,7 +219,17 @@ def _forward(
     runs = [run_to(start, target) for start, target in zip(starts, targets, strict=True)]
     for run in runs:
         run.siblings = runs
+        run.apart = saved is not None
     return runs
+
+
+def _checkpoints(pieces: int, model: nn.Module, method: Method, rulebook: Rulebook) -> Checkpoints:
+    if rulebook.phase is not None or rulebook.maps:
+        raise MethodError(
+            f"'{method.name}' goes back twice, or looks at all attention maps at once, so `checkpoints` cannot save it "
+            "memory. Methods that can: conservative-lrp, attn-lrp, gradient-x-input, generic-attention, grad-cam."
+        )
+    return Checkpoints(pieces, model)
 
 
 def _check(start: Seed, diagnose: Callable[[], str]) -> None:

@@ -30,6 +30,10 @@ PRODUCTS = {"matmul", "mix"}
 FINITE = {"linear", "convolution", "norm", "gated", "activation", "attention", "matmul", "mix"}
 
 
+#: keeps a tensor until the backward asks for it
+Hold = Callable[[Tensor], Callable[[], Tensor]]
+
+
 @dataclass
 class Entry:
     """Relevance that one operation absorbed (positive) or created (negative): ``[batch]``."""
@@ -53,8 +57,9 @@ class Ledger:
         >>> print(e.ledger)
     """
 
-    def __init__(self, batch: Axis) -> None:
+    def __init__(self, batch: Axis, hold: Hold | None = None) -> None:
         self.batch = batch
+        self._hold: Hold = hold or (lambda tensor: lambda: tensor)
         self.entries: list[Entry] = []
         self.total = torch.zeros(batch.size)
         self.sums = torch.zeros(batch.size, 0)
@@ -86,22 +91,25 @@ class Ledger:
             node, name = node_of(out), _name(call)
             if constant is not None:
                 kind = "constant" if call.kind.startswith(("shift", "structural")) else "bias"
-                self._measure(out, constant, {kind: 1.0} if exact else {kind: 1.0, call.kind: -1.0}, node, name)
+                self._measure(out, lambda: constant, {kind: 1.0} if exact else {kind: 1.0, call.kind: -1.0}, node, name)
             if not exact:
                 if short is None:
                     node.kept = True  # what is measured is the value that it has now
-                    self._measure(out, out.detach(), {call.kind: 1.0}, node, name)
+                    self._measure(out, self._hold(out.detach()), {call.kind: 1.0}, node, name)
                 for alias, times in watched:
                     node_of(alias).kept = True
-                    self._measure(alias, alias.detach(), {call.kind: -times}, node, name)
+                    self._measure(alias, self._hold(alias.detach()), {call.kind: -times}, node, name)
 
         return done
 
-    def _measure(self, tensor: Tensor, factor: Tensor, kinds: dict[str, float], node: Node, name: str) -> None:
-        """Enter ``sum factor x gradient`` under each kind, with its sign, when the gradient of ``tensor`` is known."""
+    def _measure(
+        self, tensor: Tensor, held: Callable[[], Tensor], kinds: dict[str, float], node: Node, name: str
+    ) -> None:
+        """Enter ``sum held x gradient`` under each kind, with its sign, when the gradient of ``tensor`` is known."""
         axes, finite = node_of(tensor).axes, node.kind in FINITE
 
         def hook(gradient: Tensor) -> None:
+            factor = held()
             met = factor if finite else torch.where(gradient == 0, 0.0, factor.to(gradient.dtype))
             amount = _inner(gradient, met, axes, self.batch)
             for kind, sign in kinds.items():

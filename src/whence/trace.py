@@ -88,7 +88,11 @@ class Trace(TorchFunctionMode):
         self._seq = 0
         self._constants: dict[int, Tensor] = {}
         self._inputs: dict[int, str] = {}
-        self._hooks_at_start = _saved_tensor_hooks()
+
+    def __enter__(self) -> Trace:
+        self._hooks = _saved_tensor_hooks()
+        super().__enter__()
+        return self
 
     # -- sources -----------------------------------------------------------------------------------------------
 
@@ -377,9 +381,9 @@ class Trace(TorchFunctionMode):
         return sorted(self._mixers[n.seq] for n in nodes if n.seq in self._mixers)
 
     def _check(self, call: Call) -> None:
-        """Refuse gradient checkpointing: its recomputation would run without the rules."""
+        """Refuse a model's own gradient checkpointing: its recomputation would run without the rules."""
         reentrant = any(t._whence_maker == CHECKPOINT for t in call.traced)  # type: ignore[attr-defined]  # by attach
-        if reentrant or (call.traced and _saved_tensor_hooks() != self._hooks_at_start):
+        if reentrant or (call.traced and _saved_tensor_hooks() != self._hooks):
             raise ModelError(
                 "The model runs part of itself under gradient checkpointing (or other saved-tensor hooks), which "
                 "recomputes it without the rules of the explanation. Switch checkpointing off (HuggingFace: "

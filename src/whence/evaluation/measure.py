@@ -14,6 +14,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from ..errors import MethodError
+from ..options import made
 from .case import Case, Flags, Floats
 
 _MEASURES: dict[str, type[Measure]] = {}
@@ -96,10 +97,4 @@ def create(name: str, options: Mapping[str, Any] | None = None) -> Measure:
     """A measure by name, with options; an unknown name or option is refused with what there is."""
     if name not in _MEASURES:
         raise MethodError(f"There is no measure '{name}'. Measures: {', '.join(sorted(_MEASURES))}.")
-    cls, options = _MEASURES[name], dict(options or {})
-    known = {f.name for f in dataclasses.fields(cls)}
-    if wrong := sorted(set(options) - known):
-        raise MethodError(
-            f"The measure '{name}' has no option '{wrong[0]}'. Options: {', '.join(sorted(known)) or 'none'}."
-        )
-    return cls(**options)
+    return made(_MEASURES[name], f"measure '{name}'", options or {})

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..axes import Dim
 from ..errors import MethodError
+from ..options import made
 from ..run import Rulebook, Run
 
 
@@ -140,12 +141,7 @@ def create(name: str, options: dict[str, Any]) -> Method:
         near = difflib.get_close_matches(str(name), REGISTRY, n=1, cutoff=0.3)
         hint = f" Did you mean '{near[0]}'?" if near else ""
         raise MethodError(f"There is no method '{name}'.{hint} Methods: {', '.join(sorted(REGISTRY))}.")
-    cls = REGISTRY[name]
-    known = [f.name for f in fields(cls)]  # type: ignore[arg-type]  # every method is a dataclass
-    unknown = [option for option in options if option not in known]
-    if unknown:
-        raise MethodError(f"Method '{name}' has no option '{unknown[0]}'. Its options: {', '.join(known) or 'none'}.")
-    return cls(**options)
+    return made(REGISTRY[name], f"method '{name}'", options)
 
 
 from . import (  # noqa: E402  # below what they need; importing a method registers it

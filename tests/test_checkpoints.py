@@ -1,0 +1,140 @@
+"""Checkpoints: the same numbers from less memory, on any model, without a change to it."""
+
+from __future__ import annotations
+
+import pytest
+import tiny
+import torch
+from torch import nn
+
+import whence
+from whence.checkpoints import Checkpoints
+
+METHODS = ["conservative-lrp", "attn-lrp", "gradient-x-input", "saliency", "generic-attention", "grad-cam", "rollout",
+           "res-lrp", "libragrad", "integrated-gradients"]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("pieces", [2, 5])
+@pytest.mark.parametrize(("make", "inputs"), [
+    (tiny.bert, {"input_ids": tiny.ids(2)}), (tiny.vit, {"pixel_values": tiny.pixels(2)}),
+    (tiny.llama, {"input_ids": tiny.ids(2)}),
+])  # fmt: skip
+def test_the_numbers_are_the_same_to_the_last_bit(make, inputs, pieces, method):
+    model = make()
+    expected = whence.explain(model, inputs, method)
+    found = whence.explain(model, inputs, method, checkpoints=pieces)
+    assert torch.equal(found.scores, expected.scores)
+    assert found.ledger == expected.ledger
+
+
+def test_several_targets_need_the_pieces_several_times():
+    model, inputs = tiny.bert(), {"input_ids": tiny.ids(2)}
+    alone = [whence.explain(model, inputs, "attn-lrp", c).scores for c in range(3)]
+    found = whence.explain(model, inputs, "attn-lrp", whence.every(range(3)), checkpoints=3)
+    for one, expected in zip(found, alone, strict=True):
+        assert torch.equal(one.scores, expected)
+
+
+def test_the_forward_is_run_again_as_often_and_as_far_as_said():
+    model, inputs = tiny.bert(layers=8), {"input_ids": tiny.ids(2)}
+    calls = []
+    for layer in model.bert.encoder.layer:
+        layer.register_forward_pre_hook(lambda *_: calls.append(1))
+    whence.explain(model, inputs, checkpoints=4)
+    assert 8 * (1 + 2) <= len(calls) <= 8 * (1 + 3)  # (4 + 1) / 2 more
+
+
+class Blocks(nn.Module):
+    """Residual blocks of one layer, and a way to see how much is saved at a time."""
+
+    def __init__(self, depth: int = 12) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(depth))
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + torch.tanh(layer(x))
+        return self.head(x.mean(1))
+
+
+def test_only_a_piece_is_there_at_a_time():
+    model, x = Blocks().eval().requires_grad_(False), torch.randn(2, 5, 16)
+    held, largest = Checkpoints(4, model), 0
+    inner = held._take
+
+    def take(saved):
+        nonlocal largest
+        found = inner(saved)
+        largest = max(largest, sum(t.numel() * t.element_size() for t, _ in held.kept.values()))
+        return found
+
+    held._take = take
+    leaf = x.requires_grad_()
+    output = held.first(lambda: model(leaf))
+    assert not held.kept
+    (gradient,) = torch.autograd.grad(output.sum(), leaf)
+    assert torch.equal(gradient, torch.autograd.grad(model(leaf).sum(), leaf)[0])
+    assert 0 < largest <= 0.35 * sum(held.sizes)
+    assert len(held.sizes) >= 12  # a tanh saves its output
+
+
+def test_parameters_are_not_dropped():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)).eval()
+    held = Checkpoints(2, model)
+    held.first(lambda: model(torch.randn(3, 4, requires_grad=True)))
+    assert sum(held.sizes) == 2 * 3 * 4 * 4  # what each layer reads, for the gradient of its weight
+
+
+class Overwriting(nn.Module):
+    def forward(self, x):
+        y = torch.exp(x)  # which needs its result
+        y.mul_(2)
+        return torch.sin(torch.sin(torch.sin(y))).sum(1)
+
+
+def test_what_is_overwritten_is_refused():
+    model, x = Overwriting(), torch.randn(2, 5, requires_grad=True)
+    output = Checkpoints(2, model).first(lambda: model(x))
+    with pytest.raises(whence.ModelError, match="overwrites a tensor in place"):
+        torch.autograd.grad(output.sum(), x)
+
+
+def test_a_model_that_keeps_a_state_is_refused():
+    class Once(nn.Module):
+        calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            return torch.tanh(x).sum(1) if self.calls > 1 else torch.sin(torch.tanh(torch.exp(x))).sum(1)
+
+    model, x = Once(), torch.randn(2, 5, requires_grad=True)
+    output = Checkpoints(2, model).first(lambda: model(x))
+    with pytest.raises(whence.ModelError, match="did something else when it was run again"):
+        torch.autograd.grad(output.sum(), x)
+
+
+@pytest.mark.parametrize("method", ["transformer-attribution", "lrp", "token-tm", "legrad"])
+def test_methods_that_cannot_say_so(method):
+    with pytest.raises(whence.MethodError, match="cannot save it memory"):
+        whence.explain(tiny.bert(), {"input_ids": tiny.ids()}, method, checkpoints=2)
+
+
+@pytest.mark.parametrize("pieces", [0, -1])
+def test_pieces_are_counted(pieces):
+    with pytest.raises(whence.MethodError, match="at least 2 pieces"):
+        whence.explain(tiny.bert(), {"input_ids": tiny.ids()}, checkpoints=pieces)
+
+
+def test_a_models_own_checkpointing_is_refused_all_the_same():
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Blocks(2)
+
+        def forward(self, x):
+            return torch.utils.checkpoint.checkpoint(self.inner, x, use_reentrant=False)
+
+    with pytest.raises(whence.ModelError, match="gradient checkpointing"):
+        whence.explain(Own(), torch.randn(2, 5, 16), "gradient-x-input", checkpoints=2)
