@@ -5,6 +5,7 @@ python -m benchmarks.length conservative-lrp 16384        (one case: prints MiB 
 
 from __future__ import annotations
 
+import functools
 import json
 import resource
 import subprocess
@@ -18,7 +19,7 @@ from benchmarks.kept import Kept
 from benchmarks.models import build, plain
 
 TOKENS = (4096, 16384)
-METHODS = ("plain", "conservative-lrp", "attn-lrp")
+METHODS = ("plain", "conservative-lrp", "attn-lrp", "conservative-lrp checkpoints=4", "attn-lrp checkpoints=4")
 MAPS = ("plain", "generic-attention", "rollout", "grad-cam")  # a layer's maps at 16,384 tokens are 6 GiB: shorter
 SIZES = {"width": 384, "layers": 6}
 
@@ -37,7 +38,10 @@ def measure(kept: Kept) -> None:
 def one(method: str, tokens: int) -> dict[str, float]:
     """The growth of memory during one call, and its time."""
     model, inputs = build("bert", 1, tokens=tokens, **SIZES)
-    run = plain(model, inputs) if method == "plain" else lambda: whence.explain(model, inputs, method, 0)
+    name, _, pieces = method.partition(" checkpoints=")
+    run = plain(model, inputs)
+    if name != "plain":
+        run = functools.partial(whence.explain, model, inputs, name, 0, checkpoints=int(pieces or 1))
     with torch.no_grad():  # what the first call of torch and of the model sets up
         model(**{name: value[:, :8] for name, value in inputs.items()})
     before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()

@@ -35,7 +35,7 @@ class AttentionRecord:
         values: the tensor that they multiply; ``None`` when fused and not shown.
         output: what they make of it.
         reads: what is known of the tensor that the values are projected from.
-        causal: whether queries look only back.
+        ahead: whether queries look at what follows them; a tensor, so that nothing waits for it.
         shown: of a fused attention, how its map is made when it is wanted.
     """
 
@@ -47,8 +47,13 @@ class AttentionRecord:
     values: Tensor | None = None
     output: Tensor | None = None
     reads: Node | None = None
-    causal: bool = False
+    ahead: Tensor | bool = True
     shown: Shown | None = None
+
+    @property
+    def causal(self) -> bool:
+        """Whether queries look only back."""
+        return not bool(self.ahead)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -77,7 +82,7 @@ class AttentionRecord:
         record.reads = _origin(call.nodes[1 - which])
         record._check()
         first = record.arrange(probabilities.detach())[0, 0]
-        record.causal = first.shape[-1] > 1 and not bool(first.triu(1).any())
+        record.ahead = first.triu(1).any() if first.shape[-1] > 1 else True
         return record
 
     @staticmethod
@@ -88,7 +93,7 @@ class AttentionRecord:
         keys: Dim = key.axes[-2] if key is not None and len(key.axes) > 1 else ()
         record = AttentionRecord(None, (*axes[:-1], keys), len(axes) - 2, len(axes) - 1, call.batch)
         record.reads = _origin(call.nodes[2])
-        record.causal = _causal(call)
+        record.ahead = _ahead(call)
         record.shown = call.shown
         record.values = call.argument(2, "value") if call.shown is not None else None
         record._check()
@@ -130,14 +135,13 @@ def _origin(values: Node | None) -> Node | None:
     return node
 
 
-def _causal(call: Call) -> bool:
-    """Whether a fused attention looks only back: its flag, or a mask that hides all that is above the diagonal."""
+def _ahead(call: Call) -> Tensor | bool:
+    """Whether a fused attention looks ahead: not with its flag, nor a mask that hides all that is above the diagonal."""
     mask, flag = call.argument(3, "attn_mask"), bool(call.argument(5, "is_causal", False))
     if flag or not isinstance(mask, Tensor) or min(mask.shape[-2:]) < 2:
-        return flag
+        return not flag
     first = mask.reshape(-1, *mask.shape[-2:])[0]
-    seen = first if first.dtype == torch.bool else first > -1e4
-    return not bool(seen.triu(1).any())
+    return (first if first.dtype == torch.bool else first > -1e4).triu(1).any()
 
 
 def _same(dim: Dim, softmax: Dim) -> bool:

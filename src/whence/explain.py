@@ -205,9 +205,9 @@ def _forward(
 
     def run_to(start: Seed, target: Target) -> Run:
         run = Run(model, trace, start, rulebook, mask)
-        again = _fixed(start, target)
 
         def repeat(values: Mapping[int, Tensor]) -> Run:
+            again = _fixed(start, target)
             (other,) = _forward(model, args, kwargs, batch, method, [again], mask, names, values, learned, checkpoints)
             if len(values) > 1 and node_of(other.seed.output).seq != node_of(start.output).seq:  # experts: other calls
                 raise ModelError(AGAIN)

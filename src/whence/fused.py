@@ -54,7 +54,7 @@ def probabilities(query: Tensor, key: Tensor, attn_mask: Tensor | None, is_causa
     found = torch.softmax(scores, -1)
     if attn_mask is not None:  # a query that may look at nothing gets nothing, as in the fused kernel
         blind = (scores == -math.inf).all(-1, keepdim=True)
-        if bool(blind.any()):
+        if not blind.is_cpu or bool(blind.any()):  # elsewhere to look would be to wait
             found = found.masked_fill(blind, 0.0)
     return found
 

@@ -178,7 +178,8 @@ def seed(outputs: Any, target: Target, batch: int, labels: Mapping[int, str], la
             raise TargetError(f"The model's output has shape {list(logits.shape)}: it has no positions to choose from.")
         last, target = target.positions(batch, logits.shape[1]).to(logits.device), target.target
     if logits.dim() == 3 and last is not None and len(logits) == batch:
-        output, classes = logits, logits.detach()[torch.arange(batch, device=logits.device), last]
+        output = logits
+        classes = logits.detach().gather(1, last[:, None, None].expand(-1, 1, logits.shape[-1]))[:, 0]
     elif logits.dim() == 2 and len(logits) == batch:
         output, classes = logits, logits.detach()
     else:
@@ -198,8 +199,7 @@ def seed(outputs: Any, target: Target, batch: int, labels: Mapping[int, str], la
         weights.scatter_(1, other[:, None], -1.0)
     if logits.dim() == 3 and last is not None:
         full = torch.zeros_like(logits, requires_grad=False)
-        full[torch.arange(batch, device=logits.device), last] = weights
-        weights = full
+        weights = full.scatter(1, last[:, None, None].expand(-1, 1, logits.shape[-1]), weights[:, None])
     return Seed(output, weights, index, prediction, classes, other=other)
 
 
