@@ -9,7 +9,6 @@ import sys
 
 import pytest
 import tiny
-import torch
 
 import whence
 from whence.explain import forwarded

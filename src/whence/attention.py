@@ -136,7 +136,7 @@ def _origin(values: Node | None) -> Node | None:
 
 
 def _ahead(call: Call) -> Tensor | bool:
-    """Whether a fused attention looks ahead: not with its flag, nor a mask that hides all that is above the diagonal."""
+    """Whether a fused attention looks ahead: not with its flag, nor with a mask that hides all above the diagonal."""
     mask, flag = call.argument(3, "attn_mask"), bool(call.argument(5, "is_causal", False))
     if flag or not isinstance(mask, Tensor) or min(mask.shape[-2:]) < 2:
         return not flag
