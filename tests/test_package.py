@@ -13,17 +13,17 @@ SOURCE = Path(whence.__file__).parent
 
 #: from the ground up: a module imports only what stands before it
 ORDER = [
-    "errors", "options", "extras", "progress", "magnitudes", "einsum", "axes", "layout", "node", "custom", "fused",
-    "undisturbed", "checkpoints", "call", "head", "residuals", "coverage", "operations", "learned", "kinds",
-    "attention", "propagate", "ledger", "trace", "target", "diagnosis", "boundary", "run", "together", "maps",
-    "locality", "streams", "blocks", "biases", "rollup", "relations", "rules", "rules.linear", "rules.gradient",
-    "rules.relevance", "methods", "words", "origin", "view", "render", "files", "store", "arithmetic", "result",
-    "views", "explanation", "arguments", "assemble", "explain", "inputs", "mapping", "answers", "pretrained",
-    "explainer", "check", "data", "evaluation", "demo", "cli", "__main__",
+    "errors", "options", "extras", "fingerprint", "progress", "magnitudes", "einsum", "axes", "layout", "node",
+    "custom", "fused", "undisturbed", "checkpoints", "call", "head", "residuals", "coverage", "operations",
+    "learned", "kinds", "attention", "propagate", "ledger", "trace", "target", "diagnosis", "boundary", "run",
+    "together", "maps", "locality", "streams", "blocks", "biases", "rollup", "relations", "rules", "rules.linear",
+    "rules.gradient", "rules.relevance", "methods", "words", "origin", "view", "render", "files", "store",
+    "arithmetic", "result", "views", "explanation", "arguments", "assemble", "explain", "inputs", "mapping",
+    "answers", "pretrained", "explainer", "check", "data", "evaluation", "jobs", "demo", "cli", "__main__",
 ]  # fmt: skip
 
 
-TOGETHER = ("methods", "render", "inputs", "data", "evaluation", "cli")
+TOGETHER = ("methods", "render", "inputs", "data", "evaluation", "jobs", "cli")
 
 
 def imports(path: Path) -> set[str]:

@@ -17,6 +17,7 @@ from .evaluation import evaluate
 from .explain import explain
 from .explainer import Explainer
 from .explanation import Explanation, Explanations, load
+from .jobs import Job, Summary, run, summarize
 from .methods import Method, Reading, method, methods
 from .methods.gradient_x_input import InputLevel
 from .run import Rulebook, Run
@@ -34,6 +35,7 @@ __all__ = [
     "FileError",
     "InputError",
     "InputLevel",
+    "Job",
     "Method",
     "MethodError",
     "MissingError",
@@ -42,6 +44,7 @@ __all__ = [
     "Reading",
     "Rulebook",
     "Run",
+    "Summary",
     "TargetError",
     "WhenceError",
     "WhenceWarning",
@@ -54,4 +57,6 @@ __all__ = [
     "load",
     "method",
     "methods",
+    "run",
+    "summarize",
 ]

@@ -16,7 +16,7 @@ from .errors import InputError, MethodError, ModelError, WhenceError
 from .explain import explain
 from .explanation import Explanation, Explanations
 from .inputs.readers import reader_for
-from .inputs.sample import Sample, collate
+from .inputs.sample import Sample, batches, collate
 from .mapping import attach
 from .methods import methods as all_methods
 from .pretrained import load_model, load_processor
@@ -125,7 +125,7 @@ class Explainer:
             if self._is_tensors(inputs):
                 found = explain(self.model, self.placed(inputs), method, self.answers.target(target), **options)
                 return self._named(found, target)
-            return self._batch([self.read(inputs)], method, target, options)[0]
+            return self.batch([self.read(inputs)], method, target, options)[0]
         count = len(inputs) if hasattr(inputs, "__len__") else None
         stream = track(
             self.stream(inputs, method, target, batch_size=batch_size, **options), count, "Explaining", progress
@@ -162,9 +162,9 @@ class Explainer:
                 except WhenceError as error:
                     raise type(error)(f"Input {i}: {error}") from error
             out: dict[int, Explanation] = {}
-            for places in _batches(samples, batch_size):
+            for places in batches(samples, batch_size):
                 wanted = shared([window[i][1][1] for i in places])
-                explained = self._batch([samples[i] for i in places], method, wanted, options)
+                explained = self.batch([samples[i] for i in places], method, wanted, options)
                 out |= zip(places, explained, strict=True)
             yield from (out[i] for i in range(len(window)))
 
@@ -196,8 +196,12 @@ class Explainer:
 
     # -- batches -----------------------------------------------------------------------------------------------------
 
-    def _batch(self, samples: list[Sample], method: str, target: Any, options: dict[str, Any]) -> list[Any]:
-        """What is found of each sample: an explanation, or with :func:`whence.every` several."""
+    def batch(self, samples: list[Sample], method: str, target: Any, options: dict[str, Any]) -> list[Any]:
+        """Explain inputs that were read (:meth:`read`) and have one shape, together.
+
+        Returns:
+            What is found of each: an explanation, or with :func:`whence.every` several.
+        """
         tensors = collate(samples)
         inputs: Any = tensors[""] if list(tensors) == [""] else tensors
         found = self._explain(self.placed(inputs), method, self.answers.target(target, samples), options)
@@ -283,15 +287,3 @@ def _tensors(raw: Any) -> Sample:
     if isinstance(raw, tuple) or any(not t.dim() or len(t) != 1 for t in named.values()):
         raise InputError("In a list, tensors hold one sample each, as a batch of one; give a whole batch by itself.")
     return Sample(named, {})
-
-
-def _batches(samples: Sequence[Sample], size: int) -> list[list[int]]:
-    """Places of samples that go together: of one shape, sorted by length so that little is padded."""
-    groups: dict[Any, list[int]] = {}
-    for i, sample in enumerate(samples):
-        groups.setdefault(i if sample.alone else sample.shape, []).append(i)
-    out = []
-    for places in groups.values():
-        places.sort(key=lambda i: samples[i].length)
-        out += [places[k : k + size] for k in range(0, len(places), size)]
-    return out

@@ -136,3 +136,13 @@ def _explained(name: str, what: str) -> Any:
             f"The {what} '{name}' could not be loaded: {first[0][:300] if first else type(error).__name__}"
             + ("" if Path(name).exists() else " (There is no directory of that name either.)")
         ) from error
+
+
+def quiet() -> None:
+    """No bars and no messages of transformers, for the rest of this process: for commands and worker processes."""
+    try:
+        from transformers.utils import logging
+    except ImportError:  # load_model says how to get it
+        return
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()

@@ -1,4 +1,4 @@
-"""The command line: ``whence explain``, ``compare``, ``check``, ``evaluate``, ``methods``, ``measures``, ``demo``.
+"""The command line: ``whence explain``, ``compare``, ``check``, ``evaluate``, ``run`` and others.
 
 Results go to stdout or the named file, progress and messages to stderr. Exit codes: 0 done, 1 the work failed,
 2 the call was wrong.
@@ -14,6 +14,7 @@ import typer
 from .evaluate import evaluate, measures
 from .explain import compare, explain
 from .look import check, demo, methods
+from .run import run, summarize
 
 app = typer.Typer(
     name="whence",
@@ -23,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (explain, compare, check, evaluate, methods, measures, demo):
+for command in (explain, compare, check, evaluate, run, summarize, methods, measures, demo):
     app.command()(command)
 
 

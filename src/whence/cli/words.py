@@ -15,6 +15,7 @@ import typer
 
 from ..errors import InputError, ModelError, NumericalError, WhenceError, WhenceWarning, WriteError
 from ..explainer import Explainer
+from ..pretrained import quiet
 
 FAILED, WRONG, INTERRUPTED = 1, 2, 130
 
@@ -63,7 +64,7 @@ def load(model: str, device: str | None, dtype: str, remote: bool, pickle: bool,
     precision: Any = dtype if dtype == "auto" else getattr(torch, dtype, None)
     if dtype != "auto" and not (isinstance(precision, torch.dtype) and precision.is_floating_point):
         raise InputError(f"'{dtype}' is no precision: float32, float64, bfloat16, float16 or auto.")
-    _quiet_transformers()
+    quiet()
     try:
         where = None if device is None else torch.device(device)
     except RuntimeError as error:
@@ -71,15 +72,6 @@ def load(model: str, device: str | None, dtype: str, remote: bool, pickle: bool,
     return Explainer.from_pretrained(
         model, device=where, dtype=precision, trust_remote_code=remote, allow_pickle=pickle, truncate=truncate
     )
-
-
-def _quiet_transformers() -> None:
-    try:
-        from transformers.utils import logging
-    except ImportError:  # from_pretrained says how to get it
-        return
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
 
 
 def target_of(word: str | None) -> Any:

@@ -20,6 +20,7 @@ from ..data.item import Item
 from ..data.named import load as load_dataset
 from ..errors import InputError, ModelError, WhenceError, WhenceWarning
 from ..explainer import Explainer
+from ..fingerprint import of_model
 from ..progress import track
 from . import measures as _registered  # noqa: F401  # importing it registers them
 from .classes import Classes
@@ -102,7 +103,7 @@ def evaluate(
         "whence": metadata.version("whence"),
         "torch": torch.__version__,
         "dataset": _described(source, items, limit),
-        "model": {"class": type(explainer.model).__name__, "fingerprint": fingerprint(explainer.model)},
+        "model": {"class": type(explainer.model).__name__, "fingerprint": of_model(explainer.model)},
         "methods": [{"label": w.label, "method": w.method, "options": dict(w.options)} for w in ways],
         "measures": [{"name": m.name, "options": m.options} for m in chosen],
         "target": target, "baseline": baseline, "unit": unit, "special": special, "seed": seed,
@@ -212,12 +213,3 @@ def _stranger(explainer: Explainer, chosen: Sequence[Measure], seed: int) -> Exp
 def _described(source: Dataset, items: Sequence[Item], limit: int | None) -> dict[str, Any]:
     ids = hashlib.sha256("\n".join(sorted(item.id for item in items)).encode()).hexdigest()[:16]
     return {"name": source.name, "split": source.split, "limit": limit, "samples": len(items), "ids": ids}
-
-
-def fingerprint(model: nn.Module) -> str:
-    """A hash of a model's parameters and buffers."""
-    out = hashlib.sha256()
-    for name, tensor in model.state_dict().items():
-        out.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        out.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return out.hexdigest()[:16]

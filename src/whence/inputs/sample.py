@@ -67,3 +67,27 @@ def collate(samples: Sequence[Sample]) -> dict[str, Tensor]:
             ]
         out[name] = torch.cat(each)
     return out
+
+
+def batches(samples: Sequence[Sample], size: int, tokens: int | None = None) -> list[list[int]]:
+    """Places of samples that go together: of one shape, sorted by length so that little is padded.
+
+    Args:
+        samples: of any shapes.
+        size: how many go together, at most.
+        tokens: positions of one batch, padding included, at most; a longer sample is a batch of its own.
+    """
+    groups: dict[Any, list[int]] = {}
+    for i, sample in enumerate(samples):
+        groups.setdefault(i if sample.alone else sample.shape, []).append(i)
+    out: list[list[int]] = []
+    for places in groups.values():
+        places.sort(key=lambda i: samples[i].length)
+        batch: list[int] = []
+        for i in places:
+            if batch and (len(batch) == size or (tokens and samples[i].length * (len(batch) + 1) > tokens)):
+                out.append(batch)
+                batch = []
+            batch.append(i)
+        out.append(batch)
+    return out

@@ -17,13 +17,19 @@ MANY = 5  # cards; more get a table of contents
 SWATCHES = 4  # of each sign in the legend
 
 
-def page(cards: Sequence[Card], title: str = "Where it came from", intro: Sequence[str] = ()) -> str:
+def page(
+    cards: Sequence[Card],
+    title: str = "Where it came from",
+    intro: Sequence[str] = (),
+    sections: Sequence[Markup] = (),
+) -> str:
     """One document that opens by a double click: no network, no other file.
 
     Args:
         cards: what to show, in order.
         title: its heading.
         intro: paragraphs below the heading.
+        sections: what else to show, before the cards.
 
     Example:
         >>> Path("why.html").write_text(page(e.cards(), intro=["Reviews of one film."]), encoding="utf-8")
@@ -43,7 +49,7 @@ def page(cards: Sequence[Card], title: str = "Where it came from", intro: Sequen
         "body",
         tag("header", tag("h1", tag("bdi", title)), *(tag("p", p) for p in intro), _legend(cards, live=True)),
         *_contents(cards),
-        tag("main", *(draw_card(card, medium, id=f"card-{i}") for i, card in enumerate(cards, 1))),
+        tag("main", *sections, *(draw_card(card, medium, id=f"card-{i}") for i, card in enumerate(cards, 1))),
         tag("div", id="whence-tip", hidden=True, aria_hidden="true"),
         tag("div", id="whence-voice", class_="whence-unseen", role="status"),
         tag("script", script),
