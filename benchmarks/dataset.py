@@ -1,0 +1,164 @@
+"""A whole dataset: 20,000 real texts on each engine, against bare batched forward + backward on the same cores.
+
+python -m benchmarks.dataset [--only bare local ray] [--workers 2]     (writes docs/scale/memory.png, prints a table)
+
+Needs the shared data and weights (``WHENCE_SHARED``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from itertools import islice
+from pathlib import Path
+
+import torch
+
+import whence
+from benchmarks.kept import DIRECTORY, Kept
+from whence.data import load
+from whence.inputs.sample import batches, collate
+from whence.jobs.chunk import Chunk, Chunks
+from whence.jobs.worker import TOKENS
+
+SHARED = Path(os.environ.get("WHENCE_SHARED", Path(__file__).parents[2] / "shared"))
+MODEL, SENTENCES, REVIEWS = SHARED / "weights" / "minilm_l6_sst2", 18_000, 2_000
+FOLDER, BATCH, SHARD = DIRECTORY / "dataset", 32, 512
+
+
+def texts() -> Path:
+    """The texts as JSON lines: sentences of SST-2, then reviews of IMDB."""
+    path = FOLDER / "texts.jsonl"
+    if not path.exists():
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        sets = (("sst2", "train", SENTENCES), ("imdb", "test", REVIEWS))
+        with path.open("w", encoding="utf-8") as file:
+            for name, split, count in sets:
+                for item in islice(load(name, root=SHARED / "data", split=split), count):
+                    row = {"id": f"{name}-{item.id}", "text": item.input, "label": item.label}
+                    file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    return path
+
+
+def bare(workers: int) -> float:
+    """Seconds of plain forwards and backwards of the same batches, in as many processes; reading is not timed."""
+    chunks = list(Chunks(load(texts()), SHARD))
+    context = multiprocessing.get_context("spawn")
+    threads = max(1, (os.cpu_count() or 1) // workers)
+    with context.Pool(workers) as pool:
+        return max(pool.starmap(_bare, [(chunks[i::workers], threads) for i in range(workers)], chunksize=1))
+
+
+def _bare(chunks: list[Chunk], threads: int) -> float:
+    torch.set_num_threads(threads)
+    explainer = whence.Explainer.from_pretrained(MODEL)
+    model = explainer.model.requires_grad_(False)
+    ready = []
+    for chunk in chunks:
+        samples = [explainer.read(given.input) for given in chunk.samples]
+        ready += [collate([samples[i] for i in places]) for places in batches(samples, BATCH, TOKENS)]
+    start = time.perf_counter()
+    for inputs in ready:
+        given = dict(inputs)
+        rows = model.get_input_embeddings()(given.pop("input_ids")).detach().requires_grad_()
+        logits = model(inputs_embeds=rows, **given).logits
+        torch.autograd.grad(logits.max(-1).values.sum(), rows)
+    return time.perf_counter() - start
+
+
+def explained(engine: str, workers: int, kept: Kept) -> None:
+    """One run of the command, with the memory of all its processes once a second."""
+    out = FOLDER / engine
+    shutil.rmtree(out, ignore_errors=True)
+    command = [sys.executable, "-W", "ignore", "-m", "whence", "run", str(texts()), "--model", str(MODEL)]
+    command += ["--out", str(out), "--engine", engine, "--workers", str(workers), "--truncate"]
+    command += ["--batch-size", str(BATCH), "--shard-size", str(SHARD)]
+    start, seen = time.perf_counter(), []
+    running = subprocess.Popen(command, start_new_session=True)
+    watch = threading.Thread(target=_watch, args=(running, start, seen, out))
+    watch.start()
+    code = running.wait()
+    seconds = time.perf_counter() - start
+    watch.join()
+    if code:
+        raise SystemExit(f"whence run ended with {code}.")
+    kept.add(engine, {"seconds": seconds, "samples": SENTENCES + REVIEWS, "workers": workers, "memory": seen})
+    print(f"{engine:<8}{seconds:8.1f} s {(SENTENCES + REVIEWS) / seconds:8.1f} samples a second", flush=True)
+
+
+def _watch(running: subprocess.Popen[bytes], start: float, seen: list[list[float]], out: Path) -> None:
+    while running.poll() is None:
+        done = len(list((out / "rows").glob("part-*")))
+        seen.append([round(time.perf_counter() - start, 1), round(_resident(running.pid) / 2**20, 1), done])
+        time.sleep(1.0)
+
+
+def _resident(session: int) -> int:
+    """Bytes in memory, shared ones counted by share, of all processes of a session."""
+    total = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            if int(stat.read_text().rsplit(")", 1)[1].split()[3]) == session:
+                rolled = (stat.parent / "smaps_rollup").read_text()
+                total += 1024 * int(next(line for line in rolled.splitlines() if line.startswith("Pss:")).split()[1])
+        except (OSError, StopIteration, IndexError):
+            continue
+    return total
+
+
+def main() -> None:
+    """Measure, compare the rows of both engines, and draw the memory."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", default=["bare", "local", "ray"])
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args()
+    kept = Kept("dataset")
+    for name in options.only:
+        if name == "bare":
+            kept.add("bare", {"seconds": bare(options.workers), "samples": SENTENCES + REVIEWS})
+            print(f"bare    {kept.rows['bare']['seconds']:8.1f} s", flush=True)
+        else:
+            explained(name, options.workers, kept)
+    if {"local", "ray"} <= kept.rows.keys():
+        same = [p.read_bytes() for p in sorted((FOLDER / "local" / "rows").iterdir())] == [
+            p.read_bytes() for p in sorted((FOLDER / "ray" / "rows").iterdir())
+        ]
+        print("the files of both engines are", "the same, byte for byte" if same else "NOT the same")
+    for name in ("local", "ray"):
+        if name in kept.rows and "bare" in kept.rows:
+            print(f"{name}: {kept.rows['bare']['seconds'] / kept.rows[name]['seconds']:.0%} of bare")
+    draw(kept)
+
+
+def draw(kept: Kept) -> None:
+    """Memory over time."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(6, 3))
+    for name in ("local", "ray"):
+        if name in kept.rows:
+            times, sizes, _ = zip(*kept.rows[name]["memory"], strict=True)
+            axes.plot(times, sizes, label=name)
+    axes.set_xlabel("seconds")
+    axes.set_ylabel("MiB, all processes")
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    folder = Path(__file__).parents[1] / "docs" / "scale"
+    folder.mkdir(exist_ok=True)
+    figure.tight_layout()
+    figure.savefig(folder / "memory.png", dpi=130)
+
+
+if __name__ == "__main__":
+    main()
