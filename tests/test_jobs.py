@@ -81,7 +81,7 @@ def run(dataset, model, out, **more):
 
 def test_each_sample_has_the_row_that_its_explanation_says(reviews, explainer, tmp_path):
     job = run(reviews, explainer, tmp_path / "out")
-    assert (job.samples, job.failed, job.complete) == (50, 0, True)
+    assert (job.samples, job.failed, job.new) == (50, 0, 50)
     found = rows(job.directory)
     assert [row["id"] for row in found] == [f"r{i}" for i in range(50)]
     for row, text in list(zip(found, texts(50), strict=True))[::7]:
@@ -201,7 +201,7 @@ def test_a_run_goes_on_with_what_is_missing(reviews, explainer, tmp_path):
     parts[4].write_bytes(parts[4].read_bytes()[:100])  # damaged
     (out / "rows" / ".part-00000001.parquet.ab12").write_bytes(b"half")
     again = run(reviews, explainer, out, resume=True)
-    assert again.samples == 50
+    assert (again.samples, again.new) == (50, 16)
     assert rows(out) == rows(whole)
     now = {p.name: p.stat().st_mtime_ns for p in (out / "rows").iterdir()}
     assert set(now) == set(kept)

@@ -87,10 +87,8 @@ def run(
             raise
         for message, times in job.warned.most_common():
             typer.echo(f"whence: {message} ({times} times)", err=True)
-        rate = job.samples / max(job.seconds, 1e-9)
-        typer.echo(
-            f"whence: {job.samples:,} samples in {out}, {job.failed:,} rows failed ({rate:.3g} a second).", err=True
-        )
+        rate = f" ({job.new / job.seconds:.3g} a second)" if job.new else ""
+        typer.echo(f"whence: {job.samples:,} samples in {out}, {job.failed:,} rows failed{rate}.", err=True)
         if job.failed and not allow_failures:
             typer.echo(
                 "whence: their reasons are in the column 'error'; --allow-failures ends with 0 all the same.", err=True

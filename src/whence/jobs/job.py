@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -32,15 +32,15 @@ class Job:
         directory: where its rows are.
         samples: how many samples of the dataset are in it.
         failed: how many rows have an error.
-        complete: whether the whole dataset is in it; it is not if the run was interrupted.
-        seconds: how long this run took.
+        new: how many samples were explained now; the others were done already.
+        seconds: how long that took.
         warned: what there was to say, with how often.
     """
 
     directory: Path
     samples: int
     failed: int
-    complete: bool
+    new: int = 0
     seconds: float = 0.0
     warned: Counter[str] = field(default_factory=Counter)
 
@@ -63,7 +63,7 @@ def run(
     target: Any = None,
     options: Mapping[str, Any] | None = None,
     engine: str = "local",
-    workers: int | None = None,
+    workers: int | None = 1,
     address: str | None = None,
     cpus: float = 1,
     gpus: float = 0,
@@ -90,7 +90,8 @@ def run(
         target: as for :func:`whence.explain` (a class for all); ``"label"`` explains each sample's own.
         options: the method's options.
         engine: ``"local"``, or ``"ray"``.
-        workers: how many processes, each with the model; by default as many as there are cores.
+        workers: how many processes, each with the model; 1 is this one, ``None`` as many as there are cores. A script
+            that asks for several has to be guarded by ``if __name__ == "__main__"``, as for all of Python's processes.
         address: of a Ray cluster that is running.
         cpus, gpus: of Ray, for each worker.
         resume: go on with what ``out`` holds.
@@ -147,18 +148,18 @@ def _work(shards: Shards, task: Task, chunks: Chunks, engine: Any, known: Mappin
         total = chunks.limit if total is None else min(total, chunks.limit)
     samples, failed = (sum(each[key] for each in known.values()) for key in ("samples", "failed"))
     line, warned, start = Line(samples, failed, total, show), Counter[str](), time.monotonic()
-    with _asked_to_stop() as stopping:
+    with _asked_to_stop() as stopping, closing(line):
         for done in engine.results(task, chunks, stopping):
             shards.add(done)
             warned.update(done.warned)
             samples, failed = samples + done.samples, failed + done.failed
             line.update(samples, failed)
         stopped = stopping()
-    line.close()
     shards.manifest(complete=not stopped, samples=samples, failed=failed)
     if stopped:
         raise KeyboardInterrupt
-    return Job(shards.directory, samples, failed, True, time.monotonic() - start, warned)
+    new = samples - sum(each["samples"] for each in known.values())
+    return Job(shards.directory, samples, failed, new, time.monotonic() - start, warned)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ the driver, which writes them. Ray itself starts actors anew that died, and repe
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 from collections.abc import Callable, Iterator
@@ -20,6 +21,9 @@ from ..pretrained import quiet
 from .chunk import Chunks
 from .task import Task
 from .worker import Done, Worker
+
+#: Ray's own messages go to its log files; what a user sees is one line of ours
+QUIET = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 
 
 class OnRay:
@@ -40,24 +44,28 @@ class OnRay:
 
     def results(self, task: Task, chunks: Chunks, stopping: Callable[[], bool]) -> Iterator[Done]:
         """See :class:`Engine`."""
+        for name, value in QUIET.items():
+            os.environ.setdefault(name, value)
         ray = need("ray", "the engine 'ray'", "ray")
         data = need("ray.data", "the engine 'ray'", "ray")
         if isinstance(task.model, Explainer):
             raise InputError("Ray's workers load the model themselves: give its path or id, not an explainer.")
         started = not ray.is_initialized()
         if started:
-            os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
             ray.init(address=self.address, log_to_driver=False, include_dashboard=False, logging_level="error")
         try:
             context = data.DataContext.get_current()
             context.enable_progress_bars = False
             context.print_on_execution_start = False
+            logging.getLogger("ray.data").setLevel(logging.ERROR)
             context.target_max_block_size = 1  # a part is a block: they go to different workers
             there = ray.cluster_resources()
             share = self.gpus or self.cpus
             count = self.workers or max(1, int(there.get("GPU" if self.gpus else "CPU", 1) // max(share, 0.01)))
-            explained = data.read_datasource(_source(data, chunks), override_num_blocks=1).map_batches(
-                _Actor, fn_constructor_args=(task, max(1, int(self.cpus))), batch_size=1, concurrency=count,
+            read = data.read_datasource(_source(data, chunks), override_num_blocks=1, num_cpus=0)
+            explained = read.map_batches(
+                _Actor, fn_constructor_args=(task, max(1, int(self.cpus))), batch_size=1,
+                compute=data.ActorPoolStrategy(size=count),
                 num_cpus=None if self.gpus else self.cpus, num_gpus=self.gpus or None,
             )  # fmt: skip
             for row in explained.iter_rows():
