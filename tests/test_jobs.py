@@ -408,3 +408,18 @@ def test_the_line_says_how_far_it_is(capsys, monkeypatch):
 @pytest.mark.parametrize(("seconds", "told"), [(5, "5 s"), (600, "10 min"), (7500, "2 h 5 min"), (400000, "5 days")])
 def test_durations(seconds, told):
     assert duration(seconds) == told
+
+
+def test_ray_makes_the_same_rows(reviews, explainer, tmp_path):
+    pytest.importorskip("ray")
+    out = tmp_path / "ray"
+    running = begin(reviews, out, "--engine", "ray", "--workers", "1")
+    assert running.wait() == 0, running.stderr.read()
+    again = whence.run(reviews, str(SENTIMENT), out=tmp_path / "here", shard_size=4, batch_size=2)
+    assert rows(out) == rows(again.directory)
+
+
+def test_ray_needs_a_path(reviews, explainer, tmp_path):
+    pytest.importorskip("ray")
+    with pytest.raises(whence.InputError, match="path or id"):
+        run(reviews, explainer, tmp_path / "out", engine="ray")

@@ -10,9 +10,9 @@ import numpy as np
 from ..files import is_file
 from ..origin import Span, TextOrigin
 from ..render.html import page as drawn
+from ..render.html_chart import draw_grid
 from ..render.html_markup import Markup, tag
 from ..render.html_medium import Medium
-from ..render.html_view import draw_card
 from ..view import Card, Panel, View
 from .row import Row
 from .summary import Group, Summary
@@ -31,9 +31,12 @@ def page(found: Summary) -> str:
     intro = [
         f"{found.samples:,} explanations in '{found.directory.name}'"
         + (f"; {found.failed:,} rows failed and are left out." if found.failed else "."),
-        "Words are in the order of what they surely count: the end of the 95 % interval of their mean that is nearer "
-        "to zero.",
     ]
+    if found.words:
+        intro.append(
+            "Words are in the order of what they surely count: the end of the 95 % interval of their mean that is "
+            "nearer to zero."
+        )
     sections = [_group(found, group) for group in found.groups()]
     cards = [_card(row) for kind in KINDS for row in found.examples if row["kind"] == kind]
     return drawn(cards, "What drives the model", intro, sections)
@@ -47,12 +50,12 @@ def _group(found: Summary, group: Group) -> Markup:
         if rows:
             title = f"{'Against' if against else 'For'} {name}"
             parts.append(_table(title, rows, max(max(abs(r["low"]), abs(r["high"])) for r in rows)))
-    maps = [row for row in found.maps if (row["method"], row["class"]) == group]
-    for row in maps:
-        patches = np.array(row["map"]).reshape(row["height"], row["width"])
-        told = row | {"target": name, "prediction": "", "value": 0.0}
-        view = _view(told, (_grid(patches),), float(np.abs(patches).max()))
-        parts.append(draw_card(Card(f"{name}: mean of {row['count']:,} pictures", (view,)), Medium(live=False)))
+    for row in found.maps:
+        if (row["method"], row["class"]) == group:
+            patches = np.array(row["map"]).reshape(row["height"], row["width"])
+            drawing = draw_grid(_grid(patches), float(np.abs(patches).max()), Medium(live=False)).markup
+            words = f"The mean of {row['count']:,} picture{'s' * (row['count'] > 1)}"
+            parts.append(tag("figure", drawing, tag("figcaption", words, class_="whence-small"), class_="whence-mean"))
     head = tag("h2", tag("bdi", name), " ", tag("small", method, class_="whence-muted"))
     return tag("section", head, *parts, class_="whence-card whence-summary")
 
@@ -64,13 +67,17 @@ def _table(title: str, rows: list[Row], limit: float) -> Markup:
             "tr",
             tag("th", tag("bdi", row["word"]), scope="row"),
             tag("td", f"{row['count']:,}"),
-            tag("td", f"{row['mean']:+.3g}"),
-            tag("td", f"{row['low']:+.3g} to {row['high']:+.3g}"),
+            tag("td", _signed(row["mean"])),
+            tag("td", f"{_signed(row['low'])} to {_signed(row['high'])}"),
             tag("td", _bar(row, limit)),
         )
         for row in rows
     ]
     return tag("table", tag("caption", title), tag("thead", head), tag("tbody", *body), class_="whence-words")
+
+
+def _signed(number: float) -> str:
+    return f"{number:+.3g}".replace("-", "\u2212")
 
 
 def _bar(row: Row, limit: float) -> Markup:
