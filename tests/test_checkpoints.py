@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import tiny
 import torch
+from helpers import EXACT, relative
 from torch import nn
 
 import whence
@@ -28,12 +29,16 @@ def test_the_numbers_are_the_same_to_the_last_bit(make, inputs, pieces, method):
     assert found.ledger == expected.ledger
 
 
-def test_several_targets_need_the_pieces_several_times():
-    model, inputs = tiny.bert(), {"input_ids": tiny.ids(2)}
-    alone = [whence.explain(model, inputs, "attn-lrp", c).scores for c in range(3)]
-    found = whence.explain(model, inputs, "attn-lrp", whence.every(range(3)), checkpoints=3)
+@pytest.mark.parametrize("rows", [1, 4096])  # one by one, and all at once
+@pytest.mark.parametrize("method", ["attn-lrp", "conservative-lrp", "gradient-x-input", "generic-attention"])
+@pytest.mark.parametrize("make", [tiny.bert, tiny.llama])
+def test_several_targets_need_the_pieces_too(make, method, rows, monkeypatch):
+    monkeypatch.setattr("whence.together.ROWS", rows)
+    model, inputs = make().double(), {"input_ids": tiny.ids(2)}
+    alone = [whence.explain(model, inputs, method, c).scores for c in range(3)]
+    found = whence.explain(model, inputs, method, whence.every(range(3)), checkpoints=3)
     for one, expected in zip(found, alone, strict=True):
-        assert torch.equal(one.scores, expected)
+        assert relative(one.scores, expected) < EXACT
 
 
 def test_the_forward_is_run_again_as_often_and_as_far_as_said():

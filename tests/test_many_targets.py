@@ -123,11 +123,14 @@ class Counted(torch.autograd.Function):
         return gradient * (1.0 if float(gradient.sum()) > 1e9 else 1.5)
 
 
-def test_a_model_whose_backward_does_one_at_a_time_is_explained_so():
+def test_a_model_whose_backward_does_one_at_a_time_is_explained_so(backwards):
     model, inputs = bert()
     model.dropout.forward = Counted.apply
-    alone = [whence.explain(model, inputs, target=c) for c in range(3)]
-    for one, expected in zip(whence.explain(model, inputs, target=whence.every(range(3))), alone, strict=True):
+    alone = [whence.explain(model, inputs, "gradient-x-input", c) for c in range(3)]
+    backwards.clear()
+    found = whence.explain(model, inputs, "gradient-x-input", whence.every(range(3)))
+    assert len(backwards) == 1 + 3  # tried once
+    for one, expected in zip(found, alone, strict=True):
         same(one, expected)
 
 
@@ -137,6 +140,14 @@ def test_targets_of_different_places_go_back_alone():
     zero, function, contrast, one = whence.explain(model, inputs, target=whence.every(targets))
     close(function.scores, contrast.scores)
     close(zero.scores - one.scores, contrast.scores)
+
+
+def test_each_function_is_its_own_target():
+    model, inputs = bert()
+    targets = [lambda outputs: outputs.logits[:, 0], lambda outputs: 2 * outputs.logits[:, 1]]
+    first, second = whence.explain(model, inputs, target=whence.every(targets))
+    close(first.scores, whence.explain(model, inputs, target=0).scores)
+    close(second.scores, 2 * whence.explain(model, inputs, target=1).scores)
 
 
 def test_samples_that_are_explained_one_by_one_have_all_targets():

@@ -219,7 +219,6 @@ def _forward(
     runs = [run_to(start, target) for start, target in zip(starts, targets, strict=True)]
     for run in runs:
         run.siblings = runs
-        run.apart = saved is not None
     return runs
 
 

@@ -61,7 +61,6 @@ class Run:
             of their nodes).
         places: a grid, and ``[batch, patches]``: where each patch went, if the model puts them in its own order.
         siblings: the runs to each target of the same forward, in their order.
-        apart: whether their backwards have to be done one by one.
         brought: what a backward together with theirs brought.
     """
 
@@ -84,7 +83,6 @@ class Run:
         self.repeat: Callable[[Mapping[int, Tensor]], Run] = _cannot_repeat
         self.places: tuple[tuple[int, int], Tensor] | None = None
         self.siblings = [self]
-        self.apart = False
         self.brought: Brought | None = None
         self.ledger: Ledger | None = trace.ledger
         if rulebook.phase is not None and rulebook.books:

@@ -32,7 +32,7 @@ def bring(run: Run, tensors: Sequence[Tensor]) -> None:
     after = [other for other in run.siblings[run.siblings.index(run) :] if other.seed.output is run.seed.output]
     entry = run.boundaries[0].tensor if run.boundaries else run.seed.output
     runs = after[: ROWS // max(1, entry.numel() // entry.shape[-1])]
-    if run.apart or run.brought is not None or len(runs) < 2:
+    if run.brought is not None or len(runs) < 2:
         return
     tensors = run.ends(tensors)
     absent: list[bool] = []
