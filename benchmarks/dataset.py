@@ -1,6 +1,6 @@
 """A whole dataset: 20,000 real texts on each engine, against bare batched forward + backward on the same cores.
 
-python -m benchmarks.dataset [--only bare local ray] [--workers 2]     (writes docs/scale/memory.png, prints a table)
+python -m benchmarks.dataset [--only bare local ray] [--workers 2]     (draws docs/scale/memory.png)
 
 Needs the shared data and weights (``WHENCE_SHARED``).
 """

@@ -59,8 +59,22 @@ def _costs(rows: dict[str, dict[str, Any]]) -> list[str]:
                 for b, r in zip(batches, base, strict=True)
             ]
             out.append(f"| `{method}` | {LIMITS.get(method, '')} | " + " | ".join(cells) + " |")
-        out.append("")
+        out += ["", *_batches(rows, name)]
     return out
+
+
+def _batches(rows: dict[str, dict[str, Any]], name: str) -> list[str]:
+    """The method that gains least from a batch."""
+    times = {
+        method: several["seconds"] / one["seconds"]
+        for method in whence.methods()
+        if "seconds" in (one := rows.get(f"{name}/1/{method}", {}))
+        and "seconds" in (several := rows.get(f"{name}/8/{method}", {}))
+    }
+    if not times:
+        return []
+    worst = max(times, key=lambda method: times[method])
+    return [f"A batch of 8 takes at most {times[worst]:.1f} times as long as one sample (`{worst}`).", ""]
 
 
 def _cost(row: dict[str, Any] | None, method: str, batch: int, step: float) -> str:
