@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +24,7 @@ from whence.jobs import engine as engines
 from whence.jobs.chunk import Chunks
 from whence.jobs.line import Line, duration
 from whence.jobs.shards import tables
+from whence.jobs.task import Task
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -382,6 +385,47 @@ def test_a_dataset_is_read_as_it_is_asked_for():
     chunks = iter(Chunks(Dataset("endless", "", None, "", None, items), 4, skip=frozenset({1})))
     assert [next(chunks).number for _ in range(3)] == [0, 2, 3]
     assert len(read) == 16
+
+
+class Breaking:
+    """A pool that breaks now and then: when a part is given to it, or while it explains one."""
+
+    def __init__(self, draw):
+        self.draw = draw
+
+    def submit(self, explain, chunk):
+        future = Future()
+        if self.draw.random() < 0.15:
+            raise BrokenProcessPool
+        future.set_exception(BrokenProcessPool()) if self.draw.random() < 0.15 else future.set_result(chunk.number)
+        return future
+
+    def shutdown(self, **_):
+        pass
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_no_part_is_lost_or_doubled_whenever_a_pool_breaks(seed, monkeypatch):
+    draw = random.Random(seed)
+    monkeypatch.setattr("whence.jobs.local._executor", lambda *_: Breaking(draw))
+    monkeypatch.setattr("whence.jobs.local.TRIES", 10**6)
+    items = [Item(str(i), "a film") for i in range(40)]
+    chunks = Chunks(Dataset("made", "", None, "", None, lambda: iter(items), 40), 1)
+    found = list(engines.create("local", workers=2).results(Task("a-model", ()), chunks, lambda: False))
+    assert sorted(found) == list(range(40))
+
+
+def test_a_part_whose_worker_always_dies_ends_the_run(monkeypatch):
+    class Dying(Breaking):
+        def submit(self, explain, chunk):
+            future = Future()
+            future.set_exception(BrokenProcessPool())
+            return future
+
+    monkeypatch.setattr("whence.jobs.local._executor", lambda *_: Dying(None))
+    chunks = Chunks(Dataset("made", "", None, "", None, lambda: iter([Item("0", "a film")]), 1), 1)
+    with pytest.raises(whence.ModelError, match="A worker died 6 times"):
+        list(engines.create("local", workers=2).results(Task("a-model", ()), chunks, lambda: False))
 
 
 def test_engines_by_name():

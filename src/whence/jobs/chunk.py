@@ -68,7 +68,7 @@ class Chunks:
         number = 0
         while part := tuple(islice(samples, self.size)):
             if number not in self.skip:
-                yield Chunk(number, part, digest(part))
+                yield Chunk(number, part, _digest(part))
             number += 1
 
     def _samples(self) -> Iterator[Given]:
@@ -86,6 +86,6 @@ class Chunks:
                 yield Given(item.id, item.input, item.label)
 
 
-def digest(samples: tuple[Given, ...]) -> str:
+def _digest(samples: tuple[Given, ...]) -> str:
     """A hash of what is explained; of a picture in a file, its name and its size."""
     return of_values((s.id, s.input, s.label, s.error) for s in samples)

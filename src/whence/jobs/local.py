@@ -7,11 +7,11 @@ import os
 import signal
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from itertools import chain
+from itertools import islice
 
 import torch
 
@@ -61,19 +61,18 @@ class Local:
 
     def _pool(self, task: Task, chunks: Iterator[Chunk], stopping: Callable[[], bool], count: int) -> Iterator[Done]:
         tries: Counter[int] = Counter()
-        left: list[Chunk] = []  # of workers that died
+        left: deque[Chunk] = deque()  # parts that were taken and are not begun, those of workers that died among them
         while True:
             pool = _executor(task, count)
             running: dict[Future[Done], Chunk] = {}
-            source = chain(left, chunks)
-            left = []
             try:
                 while True:
                     while len(running) < AHEAD * count and not stopping():
-                        chunk = next(source, None)
-                        if chunk is None:
+                        left.extend([] if left else islice(chunks, 1))
+                        if not left:
                             break
-                        running[pool.submit(_explain, chunk)] = chunk
+                        running[pool.submit(_explain, left[0])] = left[0]
+                        left.popleft()
                     if not running:
                         return
                     for future in wait(running, timeout=1.0, return_when=FIRST_COMPLETED).done:
@@ -84,9 +83,9 @@ class Local:
                 for future in [f for f in running if f.done() and f.exception() is None]:
                     del running[future]
                     yield future.result()
-                left = sorted(running.values(), key=lambda chunk: chunk.number)
-                tries.update(chunk.number for chunk in left)
-                worst, times = max(tries.items(), key=lambda item: item[1])
+                left.extendleft(sorted(running.values(), key=lambda chunk: -chunk.number))
+                tries.update(chunk.number for chunk in running.values())
+                worst, times = max(tries.items(), key=lambda item: item[1], default=(0, 0))
                 if times > TRIES:
                     raise ModelError(
                         f"A worker died {times} times while part {worst} of the dataset was explained: it was killed, "

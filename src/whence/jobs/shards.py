@@ -17,7 +17,7 @@ from typing import Any
 from ..errors import FileError, WriteError
 from ..extras import need
 from ..files import write
-from .chunk import Chunks, digest
+from .chunk import Chunks
 from .worker import Done
 
 FORMAT, VERSION = "whence-run", 1
@@ -78,7 +78,7 @@ class Shards:
         for chunk in chunks:
             if chunk.number > last:
                 break
-            if chunk.number in known and known[chunk.number]["digest"] != digest(chunk.samples):
+            if chunk.number in known and known[chunk.number]["digest"] != chunk.digest:
                 first = chunk.number * chunks.size + 1
                 raise FileError(
                     f"The dataset has changed since '{self.directory}' was written: samples {first} to "
