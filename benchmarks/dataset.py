@@ -1,6 +1,6 @@
 """A whole dataset: 20,000 real texts on each engine, against bare batched forward + backward on the same cores.
 
-python -m benchmarks.dataset [--only bare local ray] [--workers 2]     (draws docs/scale/memory.png)
+python -m benchmarks.dataset [--only bare local ray stages] [--workers 2]     (draws docs/scale/memory.png)
 
 Needs the shared data and weights (``WHENCE_SHARED``).
 """
@@ -11,6 +11,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -26,7 +27,9 @@ from benchmarks.kept import DIRECTORY, Kept
 from whence.data import load
 from whence.inputs.sample import batches, collate
 from whence.jobs.chunk import Chunk, Chunks
-from whence.jobs.worker import TOKENS
+from whence.jobs.shards import Shards
+from whence.jobs.task import Task
+from whence.jobs.worker import TOKENS, Worker
 
 SHARED = Path(os.environ.get("WHENCE_SHARED", Path(__file__).parents[2] / "shared"))
 MODEL, SENTENCES, REVIEWS = SHARED / "weights" / "minilm_l6_sst2", 18_000, 2_000
@@ -73,6 +76,47 @@ def _bare(chunks: list[Chunk], threads: int) -> float:
     return time.perf_counter() - start
 
 
+def stages(kept: Kept) -> None:
+    """What a sample costs at each stage, on one core: reading, tokenising, explaining, writing; and its bytes."""
+    torch.set_num_threads(1)
+    start = time.perf_counter()
+    task = Task(str(MODEL), (("conservative-lrp", {}),), batch_size=BATCH)
+    worker = Worker(task)
+    spent = {"loading": time.perf_counter() - start}
+    start = time.perf_counter()
+    chunks = list(Chunks(load(texts()), SHARD))
+    spent["reading"] = time.perf_counter() - start
+    chosen = chunks[:: len(chunks) // 8]
+    count = sum(len(chunk.samples) for chunk in chosen)
+    start = time.perf_counter()
+    for chunk in chosen:
+        for given in chunk.samples:
+            worker.explainer.read(given.input)
+    spent["tokenising"] = (time.perf_counter() - start) / count
+    start = time.perf_counter()
+    done = [worker(chunk) for chunk in chosen]
+    spent["explaining, tokenising among it"] = (time.perf_counter() - start) / count
+    start = time.perf_counter()
+    sent = [len(pickle.dumps(part)) for part in done]
+    spent["sending to the driver"] = (time.perf_counter() - start) / count
+    shutil.rmtree(FOLDER / "stages", ignore_errors=True)
+    shards = Shards(FOLDER / "stages", {})
+    start = time.perf_counter()
+    for part in done:
+        shards.add(part)
+    spent["writing"] = (time.perf_counter() - start) / count
+    spent["reading"] /= sum(len(chunk.samples) for chunk in chunks)
+    given = sum(len(str(sample.input).encode()) for chunk in chosen for sample in chunk.samples)
+    stored = sum(path.stat().st_size for path in shards.rows.iterdir())
+    tokens = sum(len(row) for part in done for row in part.table["tokens"].to_pylist())
+    sizes = {"text": given, "sent": sum(sent), "stored": stored, "tokens": tokens}
+    kept.add("stages", {"seconds": spent, "bytes": {name: size / count for name, size in sizes.items()}})
+    for name, seconds in spent.items():
+        print(f"{name:<34}{seconds:12.6f} s" + ("" if name == "loading" else " a sample"))
+    for name, size in sizes.items():
+        print(f"{name:<34}{size / count:12.1f}" + (" a sample" if name == "tokens" else " bytes a sample"))
+
+
 def explained(engine: str, workers: int, kept: Kept) -> None:
     """One run of the command, with the memory of all its processes once a second."""
     out = FOLDER / engine
@@ -116,7 +160,7 @@ def _resident(session: int) -> int:
 def main() -> None:
     """Measure, compare the rows of both engines, and draw the memory."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", default=["bare", "local", "ray"])
+    parser.add_argument("--only", nargs="+", default=["bare", "local", "ray", "stages"])
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     kept = Kept("dataset")
@@ -124,6 +168,8 @@ def main() -> None:
         if name == "bare":
             kept.add("bare", {"seconds": bare(options.workers), "samples": SENTENCES + REVIEWS})
             print(f"bare    {kept.rows['bare']['seconds']:8.1f} s", flush=True)
+        elif name == "stages":
+            stages(kept)
         else:
             explained(name, options.workers, kept)
     if {"local", "ray"} <= kept.rows.keys():

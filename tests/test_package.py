@@ -16,14 +16,15 @@ ORDER = [
     "errors", "options", "extras", "fingerprint", "progress", "magnitudes", "einsum", "axes", "layout", "node",
     "custom", "fused", "undisturbed", "checkpoints", "call", "head", "residuals", "coverage", "operations",
     "learned", "kinds", "attention", "propagate", "ledger", "trace", "target", "diagnosis", "boundary", "run",
-    "together", "maps", "locality", "streams", "blocks", "biases", "rollup", "relations", "rules", "rules.linear",
-    "rules.gradient", "rules.relevance", "methods", "words", "origin", "view", "render", "files", "store",
-    "arithmetic", "result", "views", "explanation", "arguments", "assemble", "explain", "inputs", "mapping",
-    "answers", "pretrained", "explainer", "check", "data", "evaluation", "jobs", "demo", "cli", "__main__",
+    "inside", "together", "maps", "locality", "streams", "blocks", "routes", "biases", "rollup", "relations",
+    "rules", "rules.linear", "rules.gradient", "rules.relevance", "methods", "words", "origin", "view", "render",
+    "files", "store", "arithmetic", "result", "views", "explanation", "arguments", "assemble", "explain", "inputs",
+    "mapping", "answers", "pretrained", "explainer", "windows", "generation", "check", "data", "evaluation",
+    "counterfactual", "localisation", "probe", "jobs", "demo", "cli", "__main__",
 ]  # fmt: skip
 
 
-TOGETHER = ("methods", "render", "inputs", "data", "evaluation", "jobs", "cli")
+TOGETHER = ("methods", "render", "inputs", "data", "evaluation", "jobs", "counterfactual", "localisation", "cli")
 
 
 def imports(path: Path) -> set[str]:

@@ -65,7 +65,8 @@ class Arithmetic:
 
     def _with(self, scores: Tensor, streams: Mapping[str, Tensor], **changes: Any) -> Self:
         """Other scores of the same input. What accounted for the old ones (ledger, layers, heads) is left behind."""
-        changes |= {"scores": scores, "streams": streams, "ledger": None, "layers": None, "heads": None}
+        changes |= {"scores": scores, "streams": streams, "ledger": None}
+        changes |= dict.fromkeys(("layers", "heads", "branches", "pairs"))
         return replace(self, **changes)  # type: ignore[type-var]  # what this is mixed into is a dataclass
 
     def _mapped(self, function: Callable[[Tensor], Tensor]) -> Self:

@@ -41,8 +41,10 @@ def assemble(run: Run, reading: Reading, scores: Tensor, method: Method, options
         patch_start=layout.patch_start,
         image_size=(int(image[0]), int(image[1])) if image is not None and layout.grid is not None else None,
         ledger=run.ledger,
-        layers=None if reading.layers is None else _layers(run, reading.layers, layout.order),
+        layers=_inside(run, reading.layers, layout.order),
         heads=None if reading.heads is None else reading.heads.detach(),
+        branches=_inside(run, reading.branches, layout.order),
+        pairs=_inside(run, reading.pairs, layout.order),
         target_names=tuple(run.seed.names(names)),
         prediction_names=tuple(run.seed.said(names, task)),
     )
@@ -58,13 +60,22 @@ def _task(model: nn.Module, start: Seed) -> str:
     return "regression" if problem == "regression" or start.logits.shape[-1] == 1 else "single-label"
 
 
-def _layers(run: Run, layers: Tensor, order: Tensor | None) -> Tensor:
-    """Relevance per layer, padding exactly 0."""
-    if order is not None and order.shape[1] == layers.shape[2]:
-        layers = layers.gather(2, order[:, None].expand(-1, layers.shape[1], -1))
-    if run.mask is None or run.mask.shape != layers[:, 0].shape:
-        return layers.detach()
-    return layers.detach().masked_fill(run.mask[:, None], 0.0)
+def _inside(run: Run, found: Tensor | None, order: Tensor | None) -> Tensor | None:
+    """What was found for each block, ``[batch, blocks, ..., tokens]``: tokens in the user's order, padding exactly 0.
+
+    Of pairs, ``[batch, blocks, tokens, tokens]``, both.
+    """
+    if found is None:
+        return None
+    tokens = found.shape[-1]
+    for dim in (-1, -2) if found.dim() == 4 and found.shape[-2] == tokens else (-1,):
+        shape = [1] * found.dim()
+        shape[0], shape[dim] = len(found), tokens
+        if order is not None and order.shape[1] == tokens:
+            found = found.gather(dim, order.reshape(shape).expand_as(found))
+        if run.mask is not None and run.mask.shape == (len(found), tokens):
+            found = found.masked_fill(run.mask.reshape(shape), 0.0)
+    return found.detach()
 
 
 @dataclass

@@ -7,14 +7,17 @@ the softmax's axis, whether the model wrote ``softmax(q @ k.T) @ v``, an ``einsu
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .axes import Axes, Axis, Dim, fresh
-from .call import Call
+from .call import Call, map_tensors
 from .einsum import queries_and_keys
 from .errors import ModelError
 from .fused import Shown
@@ -34,6 +37,8 @@ class AttentionRecord:
         batch: the batch axis.
         values: the tensor that they multiply; ``None`` when fused and not shown.
         output: what they make of it.
+        wrote: its value, when it is asked for.
+        mix: the product itself, as a function of the probabilities.
         reads: what is known of the tensor that the values are projected from.
         ahead: whether queries look at what follows them; a tensor, so that nothing waits for it.
         shown: of a fused attention, how its map is made when it is wanted.
@@ -46,6 +51,8 @@ class AttentionRecord:
     batch: Axis
     values: Tensor | None = None
     output: Tensor | None = None
+    wrote: Callable[[], Tensor] | None = None
+    mix: Callable[[Tensor], Tensor] | None = None
     reads: Node | None = None
     ahead: Tensor | bool = True
     shown: Shown | None = None
@@ -79,6 +86,7 @@ class AttentionRecord:
         if dims is None or not _same(node.axes[dims[1]], node.softmax):
             return None
         record = AttentionRecord(probabilities, node.axes, *dims, call.batch, values)
+        record.mix = functools.partial(_product, call.func, call.args, call.kwargs, probabilities)
         record.reads = _origin(call.nodes[1 - which])
         record._check()
         first = record.arrange(probabilities.detach())[0, 0]
@@ -106,6 +114,35 @@ class AttentionRecord:
         assert self.probabilities is not None
         return self.arrange(self.probabilities.detach())
 
+    def gradient(self, output: Tensor) -> Tensor:
+        """``[batch, heads, queries, keys]``: the gradient of the map, from that of what the attention made of it."""
+        assert self.probabilities is not None
+        assert self.mix is not None
+        leaf = self.probabilities.detach().requires_grad_()
+        with torch.enable_grad():
+            made = self.mix(leaf)
+        return self.arrange(torch.autograd.grad(made, leaf, output)[0])
+
+    def by_head(self, tensor: Tensor, axes: Axes) -> Tensor | None:
+        """``[batch, heads, queries]``: a tensor shaped like the output, summed over its features.
+
+        Args:
+            tensor: the tensor.
+            axes: of the output.
+
+        Returns:
+            ``None`` where heads and queries of the output are not known.
+        """
+        queries = self.axes[self.query]
+        if queries not in axes:
+            return None
+        own = [dim for i, dim in enumerate(self.axes) if i not in (self.query, self.key)]
+        features = [i for i, dim in enumerate(axes) if dim != queries and dim not in own]
+        left = tuple(dim for i, dim in enumerate(axes) if i not in features)
+        summed = precise(tensor).sum(features) if features else precise(tensor)
+        found = arrange(summed, left, self.batch, (left.index(queries),))
+        return found if found.shape[1:] == self.shape[:2] else None
+
     def zeros(self, *sizes: int) -> Tensor:
         """``[batch, *sizes]``, in the precision of the map: of an attention that does not matter."""
         like = self.values if self.probabilities is None else self.probabilities
@@ -123,6 +160,12 @@ class AttentionRecord:
     def arrange(self, tensor: Tensor) -> Tensor:
         """Bring a tensor shaped like the probabilities to ``[batch, heads, queries, keys]``, in float32 or better."""
         return arrange(precise(tensor), self.axes, self.batch, (self.query, self.key))
+
+
+def _product(func: Callable[..., Tensor], args: Any, kwargs: Any, probabilities: Tensor, other: Tensor) -> Tensor:
+    """What a product of probabilities and values is with others in their place; nothing else is followed."""
+    args, kwargs = map_tensors((args, kwargs), lambda t: other if t is probabilities else t.detach())
+    return func(*args, **kwargs)
 
 
 def _origin(values: Node | None) -> Node | None:

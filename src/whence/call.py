@@ -14,6 +14,12 @@ from .fused import Shown
 from .node import Node
 
 Rule = Callable[["Call"], Any]
+Hold = Callable[[Tensor], Callable[[], Tensor]]  # keeps a value until it is asked for
+
+
+def as_it_is(tensor: Tensor) -> Callable[[], Tensor]:
+    """Keep a value in memory."""
+    return lambda: tensor
 
 
 def tensors_in(*values: Any) -> list[Tensor]:

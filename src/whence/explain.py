@@ -14,24 +14,33 @@ from torch import Tensor, nn
 from .arguments import Inputs, each, padding_of, prepare, sample_of
 from .assemble import assemble
 from .axes import size_of
+from .call import as_it_is
 from .checkpoints import Checkpoints, held
 from .diagnosis import first_bad_value
 from .errors import AGAIN, InputError, MethodError, ModelError, NumericalError, SamplesMixedError, WhenceWarning
 from .explanation import Explanation, Explanations
 from .head import Head
+from .inside import Inside
 from .ledger import Ledger
 from .methods import Method, create
 from .node import node_of
 from .run import Rulebook, Run
 from .streams import patch_places, split
-from .target import At, Contrast, Every, OneTarget, Seed, Target, find_logits, labels_of, seed
+from .target import At, Contrast, Every, LastLinear, OneTarget, Seed, Target, find_logits, labels_of, seed
 from .trace import Trace
 from .undisturbed import undisturbed
 
 
 @overload
 def explain(
-    model: nn.Module, inputs: Inputs, method: str = ..., *, target: Every, checkpoints: int = ..., **options: Any
+    model: nn.Module,
+    inputs: Inputs,
+    method: str = ...,
+    *,
+    target: Every,
+    checkpoints: int = ...,
+    inside: bool = ...,
+    **options: Any,
 ) -> Explanations: ...
 @overload
 def explain(
@@ -41,6 +50,7 @@ def explain(
     target: OneTarget = ...,
     *,
     checkpoints: int = ...,
+    inside: bool = ...,
     **options: Any,
 ) -> Explanation: ...
 def explain(
@@ -50,6 +60,7 @@ def explain(
     target: Target = None,
     *,
     checkpoints: int = 1,
+    inside: bool = False,
     **options: Any,
 ) -> Explanation | Explanations:
     """Explain a prediction of any PyTorch Transformer, as it is.
@@ -62,6 +73,7 @@ def explain(
             function ``outputs -> Tensor[batch]``, :func:`whence.contrast`, or several by :func:`whence.every`.
         checkpoints: keep a part of this many of what the backward needs, and make the rest again when it is needed:
             less memory, the same numbers, ``(checkpoints + 1) / 2`` more forwards.
+        inside: also say what each block did: ``branches`` and ``pairs`` of the explanation.
         options: the method's options; input-level methods take ``at="position"``, ``"token"`` or ``"pixel"``.
 
     Returns:
@@ -71,7 +83,15 @@ def explain(
         >>> e = whence.explain(model, {"input_ids": ids, "attention_mask": mask}, target=1)
         >>> e.scores[0]
     """
-    chosen = create(method, options)
+    if inside and checkpoints > 1:
+        raise MethodError("`inside` looks at all attention maps at once, so `checkpoints` cannot save it memory.")
+
+    def chosen() -> Method:
+        new = create(method, options)
+        new.inside = inside
+        return new
+
+    first = chosen()
     if not isinstance(model, nn.Module):
         raise InputError(f"The model is {type(model).__name__}; Whence explains torch.nn.Module objects.")
     original: nn.Module = getattr(model, "_orig_mod", model)  # torch.compile wraps the module it was given
@@ -80,13 +100,13 @@ def explain(
     if not targets:
         raise InputError("There is no target: whence.every takes at least one.")
     try:
-        found = _explain(original, args, kwargs, batch, chosen, targets, options, checkpoints)
+        found = _explain(original, args, kwargs, batch, first, targets, options, checkpoints)
     except SamplesMixedError:  # experts that gather tokens of all samples, for instance
         if batch == 1:
             raise
         alone = [
             _explain(
-                original, *sample_of((args, kwargs), batch, i), 1, create(method, options), own, options, checkpoints
+                original, *sample_of((args, kwargs), batch, i), 1, chosen(), own, options, checkpoints
             )
             for i, own in enumerate(zip(*(each(t, batch) for t in targets), strict=True))
         ]
@@ -122,7 +142,15 @@ def _explain(
 
 def _read(run: Run, method: Method, options: dict[str, Any], diagnose: Callable[[], str]) -> Explanation:
     """What a method reads of a run; the books are its own, also if the same forward is read again."""
+    watched = Inside(run) if method.inside and run.rulebook.phase is None and not run.rulebook.maps else None
     reading = method.read(run)
+    if watched is not None and reading.pairs is None:
+        reading.branches, reading.pairs = watched.branches(), watched.pairs()
+    if method.inside and reading.pairs is None:
+        raise MethodError(
+            f"'{method.name}' does not say what each block did: explain without `inside`, or by a method with one "
+            "backward of gradients (conservative-lrp, attn-lrp, gradient-x-input) or of maps (generic-attention)."
+        )
     scores = run.zero_padding(reading.scores.detach(), run.tokens())
     reading.others = [(dim, run.zero_padding(found.detach(), dim)) for dim, found in reading.others]
     if not torch.isfinite(scores).all():
@@ -176,15 +204,17 @@ def _forward(
     checkpoints: int = 1,
 ) -> list[Run]:
     rulebook = method.rulebook()
+    rulebook.inside = method.inside
     if rulebook.phase is not None:
         rulebook.phase.masked = mask is not None
     saved = None if checkpoints == 1 else _checkpoints(checkpoints, model, method, rulebook)
 
     def traced() -> tuple[Trace, Any]:
         head = Head() if rulebook.head else None
-        trace = Trace(rulebook.rules, batch, rulebook.maps, rulebook.fan_out, names, replaced, learned, head)
+        trace = Trace(rulebook.rules, batch, rulebook.maps or rulebook.inside, rulebook.fan_out, names, replaced, learned, head)
         watched = rulebook.books and rulebook.phase is None and not rulebook.maps
-        trace.ledger = Ledger(trace.batch, held if saved else None) if watched else None
+        trace.hold = held if saved else as_it_is
+        trace.ledger = Ledger(trace.batch, trace.hold) if watched else None
         with trace:
             placed = [trace.input(str(i), a) if isinstance(a, Tensor) else a for i, a in enumerate(args)]
             named = {k: trace.input(k, v) if isinstance(v, Tensor) else v for k, v in kwargs.items()}
@@ -200,6 +230,7 @@ def _forward(
         last = _last(trace, mask, batch, find_logits(outputs))
         starts = [seed(outputs, target, batch, labels_of(model), last) for target in targets]
     for start in starts:
+        start.last = None if rulebook.phase is not None else _last_linear(trace, start)
         _check(start, lambda: first_bad_value(model, args, kwargs))
     trace.coverage.settle(node_of(starts[0].output).reachable())
 
@@ -249,9 +280,15 @@ def _fixed(start: Seed, target: Target) -> Target:
     classes = start.index.tolist()
     if start.other is not None:
         return Contrast(classes, start.other.tolist())
-    if start.weights.dim() != 3:
-        return classes
-    return At(start.weights.any(-1).int().argmax(1).tolist(), classes)
+    return classes if start.place is None else At(start.place.tolist(), classes)
+
+
+def _last_linear(trace: Trace, start: Seed) -> LastLinear | None:
+    """The linear layer that made the logits of every position, if nothing came after it."""
+    if trace.last_linear is None or start.place is None or start.output.dim() != 3:
+        return None
+    made, of = trace.last_linear
+    return LastLinear(*of) if node_of(start.output) is made else None
 
 
 def _last(trace: Trace, mask: Tensor | None, batch: int, logits: Tensor | None) -> Tensor | None:

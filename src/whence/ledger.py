@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from .axes import Axes, Axis
-from .call import Call, Rule, map_tensors
+from .call import Call, Hold, Rule, as_it_is, map_tensors
 from .coverage import EXACT
 from .layout import per_sample, precise
 from .node import Node, attach, node_of
@@ -31,7 +31,6 @@ FINITE = {"linear", "convolution", "norm", "gated", "activation", "attention", "
 
 
 #: keeps a tensor until the backward asks for it
-Hold = Callable[[Tensor], Callable[[], Tensor]]
 
 
 @dataclass
@@ -57,9 +56,9 @@ class Ledger:
         >>> print(e.ledger)
     """
 
-    def __init__(self, batch: Axis, hold: Hold | None = None) -> None:
+    def __init__(self, batch: Axis, hold: Hold = as_it_is) -> None:
         self.batch = batch
-        self._hold: Hold = hold or (lambda tensor: lambda: tensor)
+        self._hold = hold
         self.entries: list[Entry] = []
         self.total = torch.zeros(batch.size)
         self.sums = torch.zeros(batch.size, 0)

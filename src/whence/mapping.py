@@ -60,6 +60,8 @@ def _unpadded(one: Explanation, sample: Sample) -> Explanation:
         special=one.special[:, :keep],
         streams={**one.streams, name: one.scores[:, :keep]},
         layers=None if one.layers is None else one.layers[:, :, :keep],
+        branches=None if one.branches is None else one.branches[..., :keep],
+        pairs=None if one.pairs is None else one.pairs[..., :keep, :keep],
     )
 
 

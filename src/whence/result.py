@@ -18,7 +18,7 @@ from .origin import ImageOrigin, Origin, TextOrigin
 from .words import Word
 
 #: fields with one entry per sample
-TENSORS = ("scores", "special", "logits", "value", "prediction", "target", "layers", "heads")
+TENSORS = ("scores", "special", "logits", "value", "prediction", "target", "layers", "heads", "branches", "pairs")
 NAMES = ("target_names", "prediction_names", "origins")
 
 
@@ -63,6 +63,8 @@ class Result(Arithmetic):
         coverage: operations seen, with a rule, left to the plain gradient.
         layers: ``[B, L, S]``, relevance entering each block, where the method has it.
         heads: ``[B, L, H]``, relevance per head, where the method has it.
+        branches: ``[B, L, 2, S]``, what each block's attention and the rest of it (its MLP) wrote, by ``inside=True``.
+        pairs: ``[B, L, S, S]``, from each token, behind a block's attention, to those it drew on, by ``inside=True``.
         target_names: per sample, what was explained, in words.
         prediction_names: per sample, what the model said, in words.
         origins: per sample, what the user gave for each stream; empty where tensors were given.
@@ -86,6 +88,8 @@ class Result(Arithmetic):
     ledger: Ledger | None = None
     layers: Tensor | None = None
     heads: Tensor | None = None
+    branches: Tensor | None = None
+    pairs: Tensor | None = None
     target_names: tuple[str, ...] = ()
     prediction_names: tuple[str, ...] = ()
     origins: tuple[Mapping[str, Origin], ...] = ()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .axes import Axes, Dim, size_of
-from .boundary import Boundary, Brought
+from .boundary import Boundary, Brought, Passage, Written
 from .call import Rule
 from .errors import InputError, ModelError, WhenceWarning
 from .layout import per_sample, per_token, precise
@@ -35,6 +35,7 @@ class Rulebook:
         fan_out: called with each tensor that several operations read.
         books: whether a ledger is kept.
         head: whether the head will be run again, on other values.
+        inside: whether what each block did is asked for: attention is then written out.
     """
 
     rules: Mapping[str, Rule] = field(default_factory=dict)
@@ -43,6 +44,7 @@ class Rulebook:
     fan_out: Callable[[Tensor, Node], None] | None = None
     books: bool = True
     head: bool = False
+    inside: bool = False
 
 
 class Run:
@@ -57,6 +59,7 @@ class Run:
         aside: embeddings that join a stream on its way: of the words of LLaVA, among patches that were encoded; of
             positions that are counted from a mask.
         around: whether an input that enters the blocks also goes round all of them (through convolutions, by sampling).
+        watched: what else is written down in a backward.
         repeat: the same forward again, explaining the same, with other values in place of some tensors (by the ``seq``
             of their nodes).
         places: a grid, and ``[batch, patches]``: where each patch went, if the model puts them in its own order.
@@ -80,6 +83,7 @@ class Run:
                 [Boundary(s.tensor, node_of(s.tensor)) for s in some if node_of(s.tensor).seq in reached]
                 for some in ([main], texts)
             )
+        self.watched: list[Passage] = []
         self.repeat: Callable[[Mapping[int, Tensor]], Run] = _cannot_repeat
         self.places: tuple[tuple[int, int], Tensor] | None = None
         self.siblings = [self]
@@ -193,24 +197,22 @@ class Run:
         asked, tensors = len(tensors), self.ends(tensors)
         found = self._brought(tensors)
         if found is None:
-            found = self.send(tensors, self.seed.weights, keep)
-        for b in self.passages():  # where the backward ends, autograd does not call the hook of an overwritten tensor
+            found = self.send(tensors, keep)
+        for b in [*self.boundaries, *self.aside]:  # at its end, autograd does not call the hook of an overwritten tensor
             b.relevance = next((g for t, g in zip(tensors, found, strict=True) if t is b.tensor), b.relevance)
         device = self.seed.output.device
         return [torch.zeros_like(t, device=device) if g is None else g for t, g in zip(tensors, found, strict=True)][
             :asked
         ]
 
-    def send(self, tensors: Sequence[Tensor], weights: Tensor, keep: bool) -> list[Tensor | None]:
-        """Send weights back from the seed's output: what arrives at each tensor; boundaries keep what passes them."""
+    def send(self, tensors: Sequence[Tensor], keep: bool, weights: Tensor | None = None) -> list[Tensor | None]:
+        """Send the seed's weights (or others) back: what arrives at each tensor; boundaries keep what passes them."""
+        start, own = self.seed.start
+        sent = (own if weights is None else weights).to(start.dtype)
         hooks = [b.watch() for b in self.passages()]
         ends: Any = [edge_of(t) for t in tensors]
         try:
-            return list(
-                torch.autograd.grad(
-                    self.seed.output, ends, weights.to(self.seed.output.dtype), retain_graph=keep, allow_unused=True
-                )
-            )
+            return list(torch.autograd.grad(start, ends, sent, retain_graph=keep, allow_unused=True))
         except RuntimeError as error:
             if "inplace operation" not in str(error):
                 raise
@@ -237,9 +239,25 @@ class Run:
         """Where a backward ends that is read at some tensors."""
         return [*tensors, *(b.tensor for b in self.aside if not any(b.tensor is t for t in tensors))]
 
-    def passages(self) -> list[Boundary]:
+    def passages(self) -> list[Passage]:
         """Where what passes is written down."""
-        return [*self.boundaries, *self.aside]
+        return [*self.boundaries, *self.aside, *self.watched]
+
+    def watch_heads(self) -> None:
+        """Have the backwards that follow write down what each head carried."""
+        self.watched += [Written(record, self.rulebook.phase is None) for record in self.trace.attentions]
+
+    def heads(self) -> Tensor | None:
+        """``[batch, attentions, heads]``: what each carried; ``None`` if that is not known, or they differ in number."""
+        nothing = precise(self.seed.logits).new_zeros(self.trace.batch.size, 1)
+        written = [w for w in self.watched if isinstance(w, Written)]
+        found = [
+            nothing.expand(-1, w.record.shape[0]) if w.relevance is None else w.relevance.sum(-1)
+            for w in written
+            if w.known
+        ]
+        alike = len(found) == len(written) and len({t.shape for t in found}) == 1
+        return torch.stack(found, 1) if alike else None
 
     def settle(self, gradient: bool, end: Tensor | None = None, entries: Sequence[Tensor] = ()) -> Tensor | None:
         """Turn what passed the block boundaries into relevance there, and close the ledger.
@@ -261,6 +279,8 @@ class Run:
             if gradient:
                 b.relevance = precise(b.relevance) * precise(b.tensor.detach())
         if self.ledger is not None:
+            if gradient and self.seed.bias is not None:
+                self.ledger.absorb(node_of(self.seed.output).seq, "bias", "linear", self.seed.bias)
             total = self.seed.value if gradient else self.seed.weights.reshape(len(self.seed.weights), -1).sum(1)
             passed = self._passed(met)
             sums = [

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -90,32 +91,82 @@ Target = OneTarget | Every
 LOGITS = ("logits", "logits_per_image", "question_answering_score", "prediction_logits", "regression_outputs")
 
 
+class LastLinear(NamedTuple):
+    """The linear layer that made a model's logits, ``x @ weight.T + bias``."""
+
+    x: Tensor
+    weight: Tensor
+    bias: Tensor | None
+
+
 @dataclass
 class Seed:
     """Where the backward starts: ``sum(output * weights)`` over everything but the batch is the target.
 
     Attributes:
         output: the model's logits, or the target value itself where the user gave a function.
-        weights: what to send back from it.
         index: ``[batch]``, the class explained; ``None`` for a function.
         prediction: ``[batch]``, the class predicted; ``None`` where there are no classes.
         logits: ``[batch, classes]`` where there are classes, else the target values.
         function: what the user's function is called, where there is one.
         other: ``[batch]``, the class that it is contrasted with, if it is.
+        place: ``[batch]``, the position, of a model that answers at every one.
+        last: the linear layer that made the logits, where a backward may begin before it.
     """
 
     output: Tensor
-    weights: Tensor
     index: Tensor | None
     prediction: Tensor | None
     logits: Tensor
     function: str = "the target"
     other: Tensor | None = None
+    place: Tensor | None = None
+    last: LastLinear | None = None
+
+    @functools.cached_property
+    def weights(self) -> Tensor:
+        """What to send back from the output, shaped like it."""
+        if self.output.dim() == 1:  # the value itself
+            return torch.ones_like(self.output, requires_grad=False)
+        return self._placed(self._classes(torch.zeros_like(self.logits)), self.output)
+
+    @functools.cached_property
+    def start(self) -> tuple[Tensor, Tensor]:
+        """Where a backward of gradients begins, and what is sent back from there.
+
+        A language model's logits are many, and all but one get nothing: the backward then begins before the layer that
+        makes them, with the one row of its weights.
+        """
+        if self.last is None or self.index is None:
+            return self.output, self.weights
+        rows = self.last.weight[self.index]
+        if self.other is not None:
+            rows = rows - self.last.weight[self.other]
+        return self.last.x, self._placed(rows, self.last.x)
+
+    @property
+    def bias(self) -> Tensor | None:
+        """``[batch]``: what the bias of the last layer adds to the target, where the backward begins before it."""
+        if self.last is None or self.last.bias is None or self.index is None:
+            return None
+        return (self._classes(torch.zeros_like(self.logits)) * self.last.bias).sum(1)
+
+    def _classes(self, zeros: Tensor) -> Tensor:
+        assert self.index is not None
+        weights = zeros.scatter_(1, self.index[:, None], 1.0)
+        return weights if self.other is None else weights.scatter_(1, self.other[:, None], -1.0)
+
+    def _placed(self, rows: Tensor, like: Tensor) -> Tensor:
+        """``[batch, n]`` at each sample's position, if there are positions."""
+        if self.place is None:
+            return rows
+        where = self.place[:, None, None].expand(-1, 1, like.shape[-1])
+        return torch.zeros_like(like, requires_grad=False).scatter(1, where, rows[:, None].to(like.dtype))
 
     def names(self, labels: Mapping[int, str]) -> list[str]:
         """Per sample, what is explained, in words."""
         if self.index is None:
-            return [self.function] * len(self.weights)
+            return [self.function] * len(self.logits)
         named = [labels.get(int(i), str(int(i))) for i in self.index]
         if self.other is None:
             return named
@@ -124,7 +175,7 @@ class Seed:
     def said(self, labels: Mapping[int, str], task: str) -> list[str]:
         """Per sample, what the model said, in words."""
         if self.prediction is None or task == "regression":
-            return [f"{float(value):.4g}" for value in self.logits.reshape(len(self.weights), -1)[:, 0]]
+            return [f"{float(value):.4g}" for value in self.logits.reshape(len(self.logits), -1)[:, 0]]
         if task == "multi-label":  # every class that is more likely than not
             every = [(row > 0).nonzero().flatten().tolist() or [int(row.argmax())] for row in self.logits]
             return [", ".join(labels.get(i, str(i)) for i in found) for found in every]
@@ -133,7 +184,10 @@ class Seed:
     @property
     def value(self) -> Tensor:
         """``[batch]``: the target's value."""
-        return (self.output.detach() * self.weights).reshape(len(self.weights), -1).sum(1)
+        if self.index is None or self.output.dim() == 1:
+            return self.output.detach()
+        chosen = self.logits.gather(1, self.index[:, None])[:, 0]
+        return chosen if self.other is None else chosen - self.logits.gather(1, self.other[:, None])[:, 0]
 
 
 def labels_of(model: nn.Module) -> dict[int, str]:
@@ -191,16 +245,10 @@ def seed(outputs: Any, target: Target, batch: int, labels: Mapping[int, str], la
     prediction, known = classes.argmax(-1), labels if len(labels) == classes.shape[-1] else {}
     wanted, than = (target.target, target.other) if isinstance(target, Contrast) else (target, None)
     index = _indices(wanted, prediction, classes.shape[-1], known)
-    weights = torch.zeros_like(classes).scatter_(1, index[:, None], 1.0)
     other = _indices(than, prediction, classes.shape[-1], known) if isinstance(target, Contrast) else None
-    if other is not None:
-        if bool((other == index).any()):
-            raise TargetError(f"Class {int(index[other == index][0])} is contrasted with itself: give two classes.")
-        weights.scatter_(1, other[:, None], -1.0)
-    if logits.dim() == 3 and last is not None:
-        full = torch.zeros_like(logits, requires_grad=False)
-        weights = full.scatter(1, last[:, None, None].expand(-1, 1, logits.shape[-1]), weights[:, None])
-    return Seed(output, weights, index, prediction, classes, other=other)
+    if other is not None and bool((other == index).any()):
+        raise TargetError(f"Class {int(index[other == index][0])} is contrasted with itself: give two classes.")
+    return Seed(output, index, prediction, classes, other=other, place=last if logits.dim() == 3 else None)
 
 
 def _from_function(outputs: Any, target: Callable[[Any], Tensor], batch: int, logits: Tensor | None) -> Seed:
@@ -218,7 +266,7 @@ def _from_function(outputs: Any, target: Callable[[Any], Tensor], batch: int, lo
     prediction = classes.argmax(-1) if classes is not None else None
     name = getattr(target, "__name__", "<lambda>")
     return Seed(
-        value, torch.ones_like(value), None, prediction, value.detach() if classes is None else classes,
+        value, None, prediction, value.detach() if classes is None else classes,
         "the target" if name == "<lambda>" else name,
     )  # fmt: skip
 

@@ -40,7 +40,7 @@ def bring(run: Run, tensors: Sequence[Tensor]) -> None:
 
     def one(weights: Tensor) -> tuple[Tensor, ...]:
         nonlocal absent, entries
-        found = run.send(tensors, weights, keep=True)
+        found = run.send(tensors, True, weights)
         entries = [] if ledger is None else ledger.entries
         values = [*found, *(b.relevance for b in run.passages()), *(entry.amount for entry in entries)]
         absent = [value is None for value in values]
@@ -49,7 +49,7 @@ def bring(run: Run, tensors: Sequence[Tensor]) -> None:
     try:
         with warnings.catch_warnings():  # of operations that it does one after the other all the same
             warnings.filterwarnings("ignore", "There is a performance drop")
-            several = torch.vmap(one)(torch.stack([other.seed.weights for other in runs]))
+            several = torch.vmap(one)(torch.stack([other.seed.start[1] for other in runs]))
     except RuntimeError:
         several = None
     if ledger is not None:

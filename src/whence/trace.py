@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from . import operations as ops
 from .attention import AttentionRecord, in_pieces
 from .axes import Axes, Axis, Known, follow, fresh, guess
-from .call import Call, Rule, map_tensors, tensors_in
+from .call import Call, Hold, Rule, as_it_is, map_tensors, tensors_in
 from .coverage import EXACT, Coverage
 from .custom import CHECKPOINT, keep, opened
 from .errors import ModelError
@@ -78,8 +78,10 @@ class Trace(TorchFunctionMode):
         self.asking: set[int] = set()  # parameters that some attention's queries are made of, and of nothing else
         self.coverage = Coverage()
         self.ledger: Ledger | None = None
+        self.hold: Hold = as_it_is
         self.attentions: list[AttentionRecord] = []
         self.pieces = False  # whether some attention is in pieces that are not followed (a sliding window)
+        self.last_linear: tuple[Node, tuple[Any, ...]] | None = None  # what it made, and what of
         self.residuals = Residuals(light=not maps)
         self.sources: list[Source] = []
         self.entry: Tensor | None = None  # what the first attention reads, where no residual says so
@@ -231,6 +233,8 @@ class Trace(TorchFunctionMode):
         if before is not None:
             call.tensors = [before, *call.tensors[1:]]
         outputs = self._note(call, rule, result)
+        if outputs and rule is None and call.name == "linear" and call.args and call.args[0].requires_grad:
+            self.last_linear = node_of(outputs[0]), (*call.args, call.kwargs.get("bias"))[:3]
         if self.head is not None:
             self.head.note(call, result)
             if outputs and node_of(outputs[0]).residual:
@@ -350,6 +354,7 @@ class Trace(TorchFunctionMode):
 
     def _attention(self, call: Call, output: Tensor, record: AttentionRecord) -> None:
         node, record.output = node_of(output), output if self.maps else distant(output)
+        record.wrote, node.kept = self.hold(output.detach()), True
         met = asked(node) & set(self._constants)  # a bias that the model keeps was made of others in an earlier run
         self.asking |= {p for p in met if record.shape[1] in self._constants[p].shape}
         self._mixers[node.seq] = len(self.attentions)

@@ -28,6 +28,8 @@ class Reading:
         grid: height and width, where the scores are of pixels.
         others: further token streams: their axis and ``[batch, tokens]`` scores.
         tokens: the axis of the scores, if it is not that of what the first attention reads.
+        branches: ``[batch, blocks, 2, tokens]``, what each block's attention and the rest of it wrote.
+        pairs: ``[batch, blocks, tokens, tokens]``, from each token to those that it drew on.
     """
 
     scores: Tensor
@@ -36,6 +38,8 @@ class Reading:
     grid: tuple[int, int] | None = None
     others: list[tuple[Dim, Tensor]] = field(default_factory=list)
     tokens: Dim | None = None
+    branches: Tensor | None = None
+    pairs: Tensor | None = None
 
 
 class Method:
@@ -54,6 +58,8 @@ class Method:
     backwards: ClassVar[int] = 1
     needs: ClassVar[str] = "any differentiable model"
     quick: ClassVar[Mapping[str, Any]] = {}
+
+    inside = False  # whether what each block did is asked for, too
 
     def rulebook(self) -> Rulebook:
         """Which rule each kind of operation follows."""
@@ -151,6 +157,7 @@ from . import (  # noqa: E402  # below what they need; importing a method regist
     bi_attention,  # noqa: F401
     conservative_lrp,  # noqa: F401
     dave,  # noqa: F401
+    flash_trace,  # noqa: F401
     generic_attention,  # noqa: F401
     grad_cam,  # noqa: F401
     gradient_x_input,  # noqa: F401

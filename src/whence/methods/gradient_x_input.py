@@ -41,6 +41,7 @@ class InputLevel(Method):
         """``[batch, tokens]``: relevance at the chosen place; relevance entering each block besides."""
         places, streams = self.places(run), [t for t, _ in entries(run)]
         carried = run.rulebook.phase is not None
+        run.watch_heads()
         ends = [*places, *(t for t in streams if not any(t is place for place in places))]
         if not carried:
             bring(run, ends)
@@ -70,7 +71,7 @@ class InputLevel(Method):
             for t, r in zip(places[1:], relevances[1:], strict=True)
         ]
         tokens = node_of(main).axes[1] if self.at == "token" else None  # a text alone, of a text and a picture
-        return Reading(scores, layers, grid=grid, others=others, tokens=tokens)
+        return Reading(scores, layers, run.heads(), grid=grid, others=others, tokens=tokens)
 
 
 def _raw(relevance: Tensor) -> tuple[Tensor, tuple[int, int] | None]:

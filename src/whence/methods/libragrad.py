@@ -244,7 +244,7 @@ def _explain_probability(run: Run) -> None:
     with run.trace:
         value = (torch.softmax(seed.output, -1) * seed.weights).reshape(len(seed.weights), -1).sum(1)
     run.trace.coverage.settle(node_of(value).reachable())
-    run.seed = replace(seed, output=value, weights=torch.ones_like(value))
+    run.seed = replace(seed, output=value, last=None)
 
 
 def _listed(names: Any) -> str:
