@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from .attention import AttentionRecord
+from .axes import Axis, Dim
+from .layout import per_token, precise
 from .ledger import Entry
 from .node import Node, node_of, on_gradient
+
+
+class Way(NamedTuple):
+    """What a backward carries: gradients (relevance is then gradient x value) or relevance; the batch and tokens."""
+
+    gradient: bool
+    batch: Axis
+    tokens: Dim
 
 
 class Passage(Protocol):
@@ -18,25 +28,34 @@ class Passage(Protocol):
 
     relevance: Tensor | None
 
-    def watch(self) -> RemovableHandle:
+    def watch(self, way: Way) -> RemovableHandle:
         """Write down what passes, until the handle is removed."""
 
 
 @dataclass
 class Boundary:
-    """The tensor that enters a block (or leaves the last one), and the relevance found there."""
+    """The tensor that enters a block (or leaves the last one), and the relevance found there.
+
+    Attributes:
+        tensor: the tensor.
+        node: what is known of it.
+        relevance: ``[batch, tokens]``; of a tensor without tokens, ``[batch, n]``. ``None`` until something has passed.
+    """
 
     tensor: Tensor
     node: Node
-    relevance: Tensor | None = None  # shaped like the tensor
+    relevance: Tensor | None = None
 
-    def watch(self) -> RemovableHandle:
+    def watch(self, way: Way) -> RemovableHandle:
         """Write down what passes, until the handle is removed."""
+        return on_gradient(self.tensor, lambda value: self.take(way, value))
 
-        def hook(value: Tensor) -> None:
-            self.relevance = value.detach()
-
-        return on_gradient(self.tensor, hook)
+    def take(self, way: Way, value: Tensor) -> None:
+        """Write down what arrives."""
+        found = precise(value.detach())
+        if way.gradient:
+            found = found * precise(self.tensor.detach())
+        self.relevance = per_token(found, self.node.axes, way.batch, way.tokens)
 
 
 @dataclass
@@ -45,24 +64,22 @@ class Written:
 
     Attributes:
         record: the attention.
-        gradient: whether gradients pass, of which relevance is gradient x value.
         relevance: ``[batch, heads, queries]``; ``None`` until something has passed.
         known: whether heads can be told apart.
     """
 
     record: AttentionRecord
-    gradient: bool
     relevance: Tensor | None = None
     known: bool = True
 
-    def watch(self) -> RemovableHandle:
+    def watch(self, way: Way) -> RemovableHandle:
         """Write down what passes, until the handle is removed."""
         output, wrote = self.record.output, self.record.wrote
         assert output is not None
         assert wrote is not None
 
         def hook(value: Tensor) -> None:
-            carried = value.detach() * wrote() if self.gradient else value.detach()
+            carried = value.detach() * wrote() if way.gradient else value.detach()
             self.relevance = self.record.by_head(carried, node_of(output).axes)
             self.known = self.relevance is not None
 

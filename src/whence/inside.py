@@ -19,10 +19,10 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from .attention import AttentionRecord
-from .axes import Dim
-from .boundary import Boundary
+from .axes import Dim, size_of
+from .boundary import Boundary, Way
 from .errors import ModelError
-from .layout import per_token, precise
+from .layout import precise
 from .node import node_of, on_gradient
 from .residuals import Residual
 from .run import Run
@@ -40,7 +40,7 @@ class Drawn:
     record: AttentionRecord
     relevance: Tensor | None = None
 
-    def watch(self) -> RemovableHandle:
+    def watch(self, way: Way) -> RemovableHandle:
         """Write down what passes, until the handle is removed."""
         assert self.record.output is not None
 
@@ -80,11 +80,10 @@ class Inside:
         run.watched += [*self.drawn, *(boundary for joint in self.joints for boundary in joint[1:])]
 
     def pairs(self) -> Tensor:
-        """``[batch, blocks, tokens, tokens]``: from each token, behind a block's attention, to those that it drew on."""
+        """``[batch, blocks, tokens, tokens]``: from each token, behind a block's attention, to those it drew on."""
         out = []
         for i, drawn in enumerate(self.drawn):
-            heads, queries, keys = drawn.record.shape
-            moved = drawn.record.zeros(queries, keys) if drawn.relevance is None else drawn.relevance
+            moved = drawn.record.zeros(*drawn.record.shape[1:]) if drawn.relevance is None else drawn.relevance
             own = [self._trunk(*joint) for joint in self.joints if i in joint[0].attentions]
             out.append(moved + torch.diag_embed(own[0]) if own else moved)
         return torch.stack(out, 1)
@@ -108,11 +107,9 @@ class Inside:
 
     def _relevance(self, boundary: Boundary) -> Tensor:
         """``[batch, tokens]``."""
-        run, tensor = self.run, boundary.tensor.detach()
-        found = precise(torch.zeros_like(tensor) if boundary.relevance is None else boundary.relevance)
-        if run.rulebook.phase is None:
-            found = found * precise(tensor)
-        return per_token(found, boundary.node.axes, run.trace.batch, run.tokens())
+        batch, tokens = self.run.trace.batch.size, size_of(self.run.tokens())
+        nothing = precise(self.run.seed.logits).new_zeros(batch, tokens)
+        return nothing if boundary.relevance is None else boundary.relevance
 
 
 def _along(residual: Residual, tokens: Dim) -> bool:

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from .axes import Axes, Dim, size_of
-from .boundary import Boundary, Brought, Passage, Written
+from .boundary import Boundary, Brought, Passage, Way, Written
 from .call import Rule
 from .errors import InputError, ModelError, WhenceWarning
-from .layout import per_sample, per_token, precise
+from .layout import per_token, precise
 from .ledger import Ledger
 from .node import Node, Source, edge_of, node_of
 from .propagate import Phase
@@ -198,8 +198,10 @@ class Run:
         found = self._brought(tensors)
         if found is None:
             found = self.send(tensors, keep)
-        for b in [*self.boundaries, *self.aside]:  # at its end, autograd does not call the hook of an overwritten tensor
-            b.relevance = next((g for t, g in zip(tensors, found, strict=True) if t is b.tensor), b.relevance)
+        for b in [*self.boundaries, *self.aside]:  # at its end autograd calls no hook of an overwritten tensor
+            arrived = next((g for t, g in zip(tensors, found, strict=True) if t is b.tensor), None)
+            if arrived is not None:
+                b.take(self.way(), arrived)
         device = self.seed.output.device
         return [torch.zeros_like(t, device=device) if g is None else g for t, g in zip(tensors, found, strict=True)][
             :asked
@@ -209,7 +211,7 @@ class Run:
         """Send the seed's weights (or others) back: what arrives at each tensor; boundaries keep what passes them."""
         start, own = self.seed.start
         sent = (own if weights is None else weights).to(start.dtype)
-        hooks = [b.watch() for b in self.passages()]
+        hooks = [b.watch(self.way()) for b in self.passages()]
         ends: Any = [edge_of(t) for t in tensors]
         try:
             return list(torch.autograd.grad(start, ends, sent, retain_graph=keep, allow_unused=True))
@@ -239,16 +241,21 @@ class Run:
         """Where a backward ends that is read at some tensors."""
         return [*tensors, *(b.tensor for b in self.aside if not any(b.tensor is t for t in tensors))]
 
+    def way(self) -> Way:
+        """What a backward carries now."""
+        phase = self.rulebook.phase
+        return Way(phase is None or not phase.relevance, self.trace.batch, self.tokens())
+
     def passages(self) -> list[Passage]:
         """Where what passes is written down."""
         return [*self.boundaries, *self.aside, *self.watched]
 
     def watch_heads(self) -> None:
         """Have the backwards that follow write down what each head carried."""
-        self.watched += [Written(record, self.rulebook.phase is None) for record in self.trace.attentions]
+        self.watched += [Written(record) for record in self.trace.attentions]
 
     def heads(self) -> Tensor | None:
-        """``[batch, attentions, heads]``: what each carried; ``None`` if that is not known, or they differ in number."""
+        """``[batch, attentions, heads]``: what each carried; ``None`` if that is not known, or their number differs."""
         nothing = precise(self.seed.logits).new_zeros(self.trace.batch.size, 1)
         written = [w for w in self.watched if isinstance(w, Written)]
         found = [
@@ -260,7 +267,7 @@ class Run:
         return torch.stack(found, 1) if alike else None
 
     def settle(self, gradient: bool, end: Tensor | None = None, entries: Sequence[Tensor] = ()) -> Tensor | None:
-        """Turn what passed the block boundaries into relevance there, and close the ledger.
+        """Relevance at the block boundaries, from what passed there; with it the ledger is closed.
 
         Of several streams, blocks do not follow one another: the books are then of the model as a whole.
 
@@ -272,40 +279,26 @@ class Run:
         Returns:
             Relevance entering each block, ``[batch, blocks, tokens]``.
         """
-        met = [b for b in self.boundaries if b.relevance is not None]
-        joined = [b for b in self.aside if b.relevance is not None]
-        for b in [*met, *joined]:
-            assert b.relevance is not None
-            if gradient:
-                b.relevance = precise(b.relevance) * precise(b.tensor.detach())
+        met = [(b, b.relevance) for b in self.boundaries if b.relevance is not None]
+        joined = [(b, b.relevance) for b in self.aside if b.relevance is not None]
         if self.ledger is not None:
             if gradient and self.seed.bias is not None:
                 self.ledger.absorb(node_of(self.seed.output).seq, "bias", "linear", self.seed.bias)
             total = self.seed.value if gradient else self.seed.weights.reshape(len(self.seed.weights), -1).sum(1)
-            passed = self._passed(met)
-            sums = [
-                per_sample(precise(b.relevance), b.node.axes, self.trace.batch)
-                for b in passed
-                if b.relevance is not None
-            ]
+            passed = self._passed([b for b, _ in met])
+            sums = [relevance.sum(1) for b, relevance in met if any(b is x for x in passed)]
             marks = [b.node.seq for b in passed]
             before = set(range(node_of(end).seq + 1)) if end is not None else set()
             if len(entries) > 1:
-                into = [b for b in [*met, *joined] if any(b.tensor is t for t in entries)]
-                for b in joined:
-                    if b.relevance is not None and not any(b is x for x in into):
-                        amount = per_sample(precise(b.relevance), b.node.axes, self.trace.batch)
-                        self.ledger.absorb(b.node.seq, "constant", "embedding", amount)
-                found = [
-                    per_sample(precise(b.relevance), b.node.axes, self.trace.batch)
-                    for b in into
-                    if b.relevance is not None
-                ]
-                sums = [torch.stack(found).sum(0)] if found else []
-                marks = [min(b.node.seq for b in into)] if into else []
+                into = [(b, r) for b, r in [*met, *joined] if any(b.tensor is t for t in entries)]
+                for b, relevance in joined:
+                    if not any(b is x for x, _ in into):
+                        self.ledger.absorb(b.node.seq, "constant", "embedding", relevance.sum(1))
+                sums = [torch.stack([relevance.sum(1) for _, relevance in into]).sum(0)] if into else []
+                marks = [min(b.node.seq for b, _ in into)] if into else []
                 before = {seq for t in entries for seq in node_of(t).ancestors()}
             self.ledger.close(total, sums, marks, before)
-        layers = [self.per_token(precise(b.relevance), b.node.axes) for b in met[:-1] if b.relevance is not None]
+        layers = [relevance for _, relevance in met[:-1]]
         return torch.stack(layers, 1) if len({t.shape for t in layers}) == 1 else None
 
     def _passed(self, boundaries: list[Boundary]) -> list[Boundary]:
