@@ -17,10 +17,14 @@ from .evaluation import evaluate
 from .explain import explain
 from .explainer import Explainer
 from .explanation import Explanation, Explanations, load
+from .generation import Generation
 from .jobs import Job, Summary, run, summarize
 from .methods import Method, Reading, method, methods
 from .methods.gradient_x_input import InputLevel
 from .run import Rulebook, Run
+from .scalars import answer, box, query, similarity, span
+from .switch import without
+from .table import Table
 from .target import At, Contrast, Every, contrast, every
 
 __version__ = "0.1.0"
@@ -33,6 +37,7 @@ __all__ = [
     "Explanation",
     "Explanations",
     "FileError",
+    "Generation",
     "InputError",
     "InputLevel",
     "Job",
@@ -45,10 +50,13 @@ __all__ = [
     "Rulebook",
     "Run",
     "Summary",
+    "Table",
     "TargetError",
     "WhenceError",
     "WhenceWarning",
     "WriteError",
+    "answer",
+    "box",
     "check",
     "contrast",
     "evaluate",
@@ -57,6 +65,10 @@ __all__ = [
     "load",
     "method",
     "methods",
+    "query",
     "run",
+    "similarity",
+    "span",
     "summarize",
+    "without",
 ]

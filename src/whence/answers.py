@@ -74,7 +74,7 @@ class Answers:
             return target
         if self.labels:
             return class_index(target, max(self.labels) + 1, self.labels)
-        if not self._speaks():
+        if not self.speaks():
             return target
         tokenizer = self._tokenizer()
         unknown = getattr(tokenizer, "unk_token_id", None)
@@ -94,7 +94,7 @@ class Answers:
     def _tokenizer(self) -> Any:
         return getattr(self.reader, "tokenizer", None) or getattr(self.processor, "tokenizer", None)
 
-    def _speaks(self) -> bool:
+    def speaks(self) -> bool:
         """Whether the classes are tokens."""
         return self._tokenizer() is not None and self._name.endswith(("LM", "LMHeadModel", "ForConditionalGeneration"))
 
@@ -106,7 +106,7 @@ class Answers:
             raise InputError(f"{len(self.labels)} labels were given for a model of {e.logits.shape[-1]} classes.")
         if self.labels and e.prediction is not None:
             return self._renamed(replace(e, labels=self.labels), target, lambda i: self.labels.get(i, str(i)))
-        if self._speaks() and e.prediction is not None:
+        if self.speaks() and e.prediction is not None:
             return self._renamed(e, target, lambda i: str(self._tokenizer().decode([i])))
         return e
 

@@ -15,8 +15,10 @@ from .answers import Answers, shared, with_targets
 from .errors import InputError, MethodError, ModelError, WhenceError
 from .explain import explain
 from .explanation import Explanation, Explanations
+from .generation import Generation, Messages, generate
 from .inputs.readers import reader_for
 from .inputs.sample import Sample, batches, collate
+from .inputs.text import TextReader
 from .mapping import attach
 from .methods import methods as all_methods
 from .pretrained import load_model, load_processor
@@ -193,6 +195,40 @@ class Explainer:
         if not out and refused is not None:
             raise refused
         return out
+
+    def generate(
+        self,
+        prompt: str | Messages,
+        continuation: str | None = None,
+        *,
+        method: str = "conservative-lrp",
+        max_new_tokens: int = 32,
+        sampling: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Generation:
+        """Let a language model write, and explain every token that it wrote.
+
+        Args:
+            prompt: a text; or messages ``[{"role": "user", "content": ...}, ...]``, for the tokenizer's chat template.
+            continuation: what it is to have written; by default it writes itself, the likeliest token each time.
+            method: a name from :func:`whence.methods`.
+            max_new_tokens: how many it writes, at most.
+            sampling: how it writes: further arguments of the model's own ``generate``.
+            options: the method's options.
+
+        Returns:
+            An explanation for each token written, over all tokens before it.
+
+        Example:
+            >>> g = explainer.generate("The capital of Italy is", max_new_tokens=4)
+            >>> g[0].top(3)
+        """
+        if not isinstance(self.reader, TextReader) or not self.answers.speaks():
+            raise ModelError(
+                f"{type(self.model).__name__} is no language model with a tokenizer, so there is no text that it "
+                "writes."
+            )
+        return generate(self.model, self.reader, prompt, continuation, method, max_new_tokens, sampling or {}, options)
 
     # -- batches -----------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from . import files, store
 from .errors import FileError, InputError
 from .result import Result
+from .table import Table
+from .tables import table
 from .view import Card
 from .views import cards
 
@@ -56,6 +58,10 @@ class Looking:
 
         return fragment(cards(self.results()))
 
+    def drawn(self, ending: str) -> bytes:
+        """What a picture or page of it holds."""
+        return DRAWN[ending](cards(self.results()))
+
     def save(self, path: str | Path) -> Path:
         """Write it to a file, whole or not at all.
 
@@ -74,7 +80,7 @@ class Looking:
         if ending in store.WRITERS:
             content = store.WRITERS[ending]([result.record() for result in self.results()])
         elif ending in DRAWN:
-            content = DRAWN[ending](cards(self.results()))
+            content = self.drawn(ending)
         else:
             known = ", ".join([*DRAWN, *store.WRITERS])
             raise InputError(f"Explanations are not saved as '{path.name}': use one of the endings {known}.")
@@ -95,6 +101,21 @@ class Explanation(Looking, Result):
     def results(self) -> list[Result]:
         """Itself."""
         return [self]
+
+    def table(self, what: str = "heads", layer: int | None = None, sample: int = 0) -> Table:
+        """What happened inside, to be looked at: :meth:`Table.show`, :meth:`Table.save`.
+
+        Args:
+            what: ``"heads"`` (layers by heads), ``"layers"`` (relevance entering each block, by tokens),
+                ``"branches"`` (what the attention and the rest of each block wrote) or ``"pairs"`` (of one layer: from
+                each token to those it drew on). The last two need ``inside=True`` when the input is explained.
+            layer: of ``"pairs"``.
+            sample: of a batch.
+
+        Example:
+            >>> explainer("a gripping film").table("heads").save("heads.png")
+        """
+        return table(self[sample], what, layer)
 
 
 class Explanations(Looking, list[Explanation]):

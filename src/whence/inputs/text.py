@@ -45,11 +45,11 @@ class TextReader:
     def read(self, raw: Any) -> Sample:
         """A string, or a pair of strings."""
         texts = _texts(raw)
-        full = self._encode(texts, None)
+        full = self.encode(texts)
         used = full
         if self.limit is not None and len(full["input_ids"]) > self.limit:
             self._over_limit(len(full["input_ids"]))
-            used = self._encode(texts, self.limit)
+            used = self.encode(texts, self.limit)
         origin = self.origin(texts, used, full)
         tensors: dict[str, Tensor] = {
             n: torch.tensor([used[n]]) for n in ("input_ids", "attention_mask", "token_type_ids") if n in used
@@ -81,8 +81,17 @@ class TextReader:
         found = (ids[0] == mask).nonzero().flatten().tolist() if mask is not None else []
         return int(found[0]) if found else None
 
-    def _encode(self, texts: tuple[str, ...], most: int | None) -> dict[str, Any]:
+    def encode(self, texts: tuple[str, ...], most: int | None = None, special: bool = True) -> dict[str, Any]:
+        """What the tokenizer makes of a text, or a pair: lists by name, ``tokens`` and ``parts`` among them.
+
+        Args:
+            texts: the text, or both.
+            most: tokens, if there is a limit; the rest is cut off.
+            special: whether the tokenizer adds its special tokens.
+        """
         options: dict[str, Any] = {"return_special_tokens_mask": True, "return_attention_mask": True}
+        if not special:
+            options["add_special_tokens"] = False
         if getattr(self.tokenizer, "is_fast", False):
             options["return_offsets_mapping"] = True
         cut = {"truncation": True, "max_length": most} if most is not None else {}
@@ -105,10 +114,10 @@ class TextReader:
 
     def origin(self, texts: tuple[str, ...], used: Mapping[str, Any], full: Mapping[str, Any]) -> TextOrigin:
         """Where each token stands in the user's strings, and what was left unread."""
-        spans = self._spans(texts, used)
+        spans = self.spans(texts, used)
         unread: list[Span] = []
         if full is not used:
-            every = self._spans(texts, full)
+            every = self.spans(texts, full)
             for part, text in enumerate(texts):
                 mine, all_of = ([s for s in x if s is not None and s.part == part] for x in (spans, every))
                 if len(mine) < len(all_of) and getattr(self.tokenizer, "truncation_side", "right") == "right":
@@ -117,7 +126,8 @@ class TextReader:
                     unread.append(Span(0, min((s.start for s in mine), default=len(text)), part))
         return TextOrigin(texts, tuple(used["tokens"]), tuple(spans), tuple(unread), self.molecule)
 
-    def _spans(self, texts: tuple[str, ...], encoding: Mapping[str, Any]) -> list[Span | None]:
+    def spans(self, texts: tuple[str, ...], encoding: Mapping[str, Any]) -> list[Span | None]:
+        """Where each token stands in the user's strings; ``None`` for those that the user did not write."""
         parts = encoding["parts"]
         offsets = encoding.get("offset_mapping")
         if offsets is None:

@@ -87,6 +87,7 @@ class GenericAttention(AttentionLevel):
         records = run.trace.attentions
         last, used = len(records) - 1, range(len(records))[self.start_layer :]
         shares = [record.zeros(record.shape[0]) for record in records]
+        pairs = [record.zeros(*record.shape[1:]) for record in records if self.inside]
         rows = records[last].zeros(1, records[last].shape[1])
         if self.rows == "all":
             rows = all_rows(rows)
@@ -97,11 +98,14 @@ class GenericAttention(AttentionLevel):
                 rows = read_rows(gradient)
             weighted = positive(A, gradient)
             shares[i] = weighted.sum((-2, -1))
+            if self.inside:
+                pairs[i] = weighted.mean(1)
             if i in used:
                 rows = roll(rows, weighted.mean(1), self.normalise)
 
         walk(run, visit)
-        return Reading(column_sums(rows, run.mask) if self.rows == "all" else rows[:, 0], heads=stacked(shares))
+        scores = column_sums(rows, run.mask) if self.rows == "all" else rows[:, 0]
+        return Reading(scores, heads=stacked(shares), pairs=stacked(pairs))
 
     def _streams(self, run: Run) -> Reading:
         """Of several streams: every attention's map first, then the states of all tokens."""

@@ -33,7 +33,7 @@ from ..call import Rule
 from ..errors import MethodError
 from ..propagate import Phase
 from ..relations import explained, from_layer, relate
-from ..rollup import positive_mean, read_rows, require_attention, require_local, roll_up, several_streams
+from ..rollup import positive_mean, read_rows, require_attention, require_local, roll_up, several_streams, stacked
 from ..rules.linear import EPS
 from ..rules.relevance import Rules
 from ..run import Rulebook, Run
@@ -108,7 +108,7 @@ class TransformerAttribution(Method):
             scores = (rows @ maps[self.block])[:, 0]
         else:
             scores = roll_up(maps[self.start_layer :], rows, self.normalise)[:, 0]
-        return Reading(scores, layers, head_shares(weighted))
+        return Reading(scores, layers, head_shares(weighted), pairs=stacked(maps) if self.inside else None)
 
     def maps(self, run: Run, keep: bool = False) -> tuple[list[Tensor], list[Tensor]]:
         """Gradient and relevance of each block's attention, ``[batch, heads, queries, keys]``."""

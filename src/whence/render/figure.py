@@ -49,7 +49,7 @@ def draw(cards: Sequence[Card], kind: str, width: float = 8.0) -> bytes:
     """
     if kind not in KINDS:
         raise InputError(f"There is no figure of kind {kind!r}: choose one of {', '.join(KINDS)}.")
-    with _settings():
+    with settings():
         page = _page(cards, width, keep=kind == "svg")
         out = io.BytesIO()
         page.savefig(out, format=kind, dpi=DPI, metadata=KINDS[kind])
@@ -66,12 +66,12 @@ def figure(cards: Sequence[Card], width: float = 8.0) -> Figure:
     Example:
         >>> figure(cards).savefig("why.png", dpi=300)  # doctest: +SKIP
     """
-    with _settings():
+    with settings():
         return _page(cards, width, keep=False)
 
 
 @contextmanager
-def _settings() -> Iterator[None]:
+def settings() -> Iterator[None]:
     """Matplotlib as it is by default, whatever its user has set; as it was again afterwards."""
     try:
         import matplotlib

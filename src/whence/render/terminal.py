@@ -46,7 +46,7 @@ def show(cards: Sequence[Card]) -> None:
     Example:
         >>> show(cards)  # doctest: +SKIP
     """
-    out = text(cards, _colours(), shutil.get_terminal_size().columns)
+    out = text(cards, colours(), shutil.get_terminal_size().columns)
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(out.encode(encoding, "backslashreplace").decode(encoding) + "\n")
 
@@ -65,7 +65,7 @@ def text(cards: Sequence[Card], colour: bool | int = True, width: int = 80) -> s
     Example:
         >>> print(text(cards, colour=False, width=60))  # doctest: +SKIP
     """
-    screen = _Screen(colour, max(width, NARROWEST))
+    screen = Screen(colour, max(width, NARROWEST))
     out: list[str] = []
     for card in cards[:CARDS]:
         out += [*_card(card, screen), ""]
@@ -76,13 +76,14 @@ def text(cards: Sequence[Card], colour: bool | int = True, width: int = 80) -> s
     return "\n".join(out)
 
 
-def _colours() -> bool | int:
+def colours() -> bool | int:
+    """How many colours there are: none, 256, or all."""
     if not os.environ.get("FORCE_COLOR") and (os.environ.get("NO_COLOR") or not sys.stdout.isatty()):
         return False
     return True if os.environ.get("COLORTERM", "").lower() in ("truecolor", "24bit") else 256
 
 
-class _Screen:
+class Screen:
     """What can be shown: how many colours, how many columns."""
 
     def __init__(self, colour: bool | int, width: int) -> None:
@@ -143,7 +144,7 @@ def _columns(c: str) -> int:
     return 2 if unicodedata.east_asian_width(c) in "WF" else 1
 
 
-def _card(card: Card, screen: _Screen) -> Iterator[str]:
+def _card(card: Card, screen: Screen) -> Iterator[str]:
     yield from screen.plain(wording.flat(card.title), bold=True)
     yield from screen.plain(wording.prediction(card))
     for view in card.views:
@@ -158,13 +159,13 @@ def _card(card: Card, screen: _Screen) -> Iterator[str]:
         yield from screen.plain(f"Note: {note}", GREY)
 
 
-def _legend(screen: _Screen, signed: bool) -> str:
+def _legend(screen: Screen, signed: bool) -> str:
     scale = range(-4, 5) if signed else range(5)
     strip = "".join(screen.paint(" ", back=screen.ground(k, 4)) for k in scale)
     return f"{'against ' if signed else '0 '}{strip} for"
 
 
-def _panel(view: View, panel: Panel, screen: _Screen) -> Iterator[str]:
+def _panel(view: View, panel: Panel, screen: Screen) -> Iterator[str]:
     grid = panel.patches if panel.patches is not None else panel.heat
     if panel.pieces or panel.tokens:
         yield from (_words if screen.colour else _marked)(view, panel, screen)
@@ -184,7 +185,7 @@ def _panel(view: View, panel: Panel, screen: _Screen) -> Iterator[str]:
         yield from screen.plain(f"positions 0 to {len(panel.scores) - 1}", GREY)
 
 
-def _words(view: View, panel: Panel, screen: _Screen) -> Iterator[str]:
+def _words(view: View, panel: Panel, screen: Screen) -> Iterator[str]:
     """Words on their colours, and all on white paper, so that zero is white on a dark terminal too."""
     for line, _ in lines(fragments(panel), screen.width - 2, columns):
         used = sum(columns(f.text) for f in line)
@@ -192,14 +193,14 @@ def _words(view: View, panel: Panel, screen: _Screen) -> Iterator[str]:
         yield "".join(_word(f, view.limit, screen) for f in padded)
 
 
-def _word(f: Fragment, limit: float, screen: _Screen) -> str:
+def _word(f: Fragment, limit: float, screen: Screen) -> str:
     if f.unread:
         return screen.paint(f.text, GREY, WHITE)
     ground = screen.ground(f.score, limit) if f.score is not None else WHITE
     return screen.paint(f.text, ink(ground), ground)
 
 
-def _marked(view: View, panel: Panel, screen: _Screen) -> Iterator[str]:
+def _marked(view: View, panel: Panel, screen: Screen) -> Iterator[str]:
     """The text with the scores of its strongest words, and a table of them."""
     parts = list(fragments(panel))
     scored = [i for i, f in enumerate(parts) if f.score and not f.unread]
@@ -246,7 +247,7 @@ def _fit(word: str, width: int) -> str:
     return word + "…"
 
 
-def _picture(view: View, panel: Panel, grid: Floats, screen: _Screen) -> Iterator[str]:
+def _picture(view: View, panel: Panel, grid: Floats, screen: Screen) -> Iterator[str]:
     """The picture, and beside it the same in pale grey under the colours of its scores."""
     heat = panel.heat if panel.heat is not None else grid
     image = panel.origin.image if isinstance(panel.origin, ImageOrigin) else None
@@ -264,12 +265,12 @@ def _picture(view: View, panel: Panel, grid: Floats, screen: _Screen) -> Iterato
     yield from ("  ".join(pair) for pair in zip(_halves(colours, screen), _halves(heated, screen), strict=True))
 
 
-def _blended(scores: Floats, pale: Floats, limit: float, screen: _Screen) -> Floats:
+def _blended(scores: Floats, pale: Floats, limit: float, screen: Screen) -> Floats:
     flat = [screen.ground(s, limit, (round(p),) * 3) for s, p in zip(scores.ravel(), pale.ravel(), strict=True)]
     return np.array(flat, np.float64).reshape(*scores.shape, 3)
 
 
-def _halves(colours: Floats, screen: _Screen) -> Iterator[str]:
+def _halves(colours: Floats, screen: Screen) -> Iterator[str]:
     """Two rows of pixels in a line: the upper halves of its characters, and the lower."""
     for upper, lower in zip(colours[::2], colours[1::2], strict=True):
         yield "".join(screen.paint("▀", _rgb(a), _rgb(b)) for a, b in zip(upper, lower, strict=True))
@@ -290,7 +291,7 @@ def _shrunk(values: Floats, down: int, across: int) -> Floats:
     return values
 
 
-def _grid(view: View, panel: Panel, grid: Floats, screen: _Screen) -> Iterator[str]:
+def _grid(view: View, panel: Panel, grid: Floats, screen: Screen) -> Iterator[str]:
     """A sign and a character for the strength of each patch."""
     high, wide = grid.shape
     across = min(wide, screen.width // 2, 32)
@@ -305,7 +306,7 @@ def _cell(score: float, limit: float) -> str:
     return f"{'-' if score < 0 else '+'}{RAMP[level]}" if level else "  "
 
 
-def _series(view: View, panel: Panel, screen: _Screen) -> Iterator[str]:
+def _series(view: View, panel: Panel, screen: Screen) -> Iterator[str]:
     assert isinstance(panel.origin, SeriesOrigin), "a panel shown as a series has one"
     steps = panel.patches if panel.patches is not None else panel.scores[~panel.special][:, None]
     for c in range(min(steps.shape[1], CHANNELS)):
@@ -316,7 +317,7 @@ def _series(view: View, panel: Panel, screen: _Screen) -> Iterator[str]:
         yield from screen.plain(f"…and {steps.shape[1] - CHANNELS} more channels: save as .html to see all.", GREY)
 
 
-def _bars(scores: Floats, limit: float, screen: _Screen) -> Iterator[str]:
+def _bars(scores: Floats, limit: float, screen: Screen) -> Iterator[str]:
     """A line of bars for scores that speak for the target; below it, one for those against it."""
     room = screen.width - 8
     parts = np.array_split(scores, min(len(scores), room)) if len(scores) else []
