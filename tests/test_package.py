@@ -13,12 +13,12 @@ SOURCE = Path(whence.__file__).parent
 
 #: from the ground up: a module imports only what stands before it
 ORDER = [
-    "errors", "options", "extras", "fingerprint", "progress", "magnitudes", "einsum", "axes", "layout", "node",
-    "custom", "fused", "undisturbed", "checkpoints", "call", "head", "residuals", "coverage", "operations",
+    "errors", "options", "extras", "settings", "fingerprint", "progress", "magnitudes", "einsum", "axes", "layout",
+    "node", "custom", "fused", "undisturbed", "checkpoints", "call", "head", "residuals", "coverage", "operations",
     "learned", "kinds", "attention", "propagate", "ledger", "trace", "target", "scalars", "diagnosis", "boundary",
     "run", "inside", "together", "maps", "locality", "streams", "blocks", "routes", "biases", "rollup", "relations",
     "rules", "rules.linear", "rules.gradient", "rules.relevance", "methods", "words", "origin", "view", "files",
-    "table", "render", "store", "arithmetic", "result", "tables", "views", "explanation", "arguments", "switch",
+    "render", "table", "store", "arithmetic", "result", "tables", "views", "explanation", "arguments", "switch",
     "assemble", "explain", "inputs", "generation", "mapping", "answers", "pretrained", "explainer", "windows",
     "check", "data", "evaluation", "counterfactual", "localisation", "probe", "jobs", "demo", "cli", "__main__",
 ]  # fmt: skip

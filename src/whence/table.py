@@ -4,56 +4,21 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from . import files
 from .errors import InputError
-from .view import Floats
+from .view import Cells
 
 ENDINGS = (".png", ".svg", ".pdf", ".html", ".csv")
 
 
-@dataclass(frozen=True, eq=False)
-class Table:
-    """Scores with a name for each row and column.
-
-    Attributes:
-        title: what it shows.
-        values: ``[rows, columns]``.
-        rows, columns: their names.
-        down, across: what the rows and the columns are.
+class Table(Cells):
+    """Scores with a name for each row and column, to be looked at and kept.
 
     Example:
         >>> e.table("heads").save("heads.png")
     """
-
-    title: str
-    values: Floats
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    down: str = ""
-    across: str = ""
-
-    def __post_init__(self) -> None:
-        if self.values.shape != (len(self.rows), len(self.columns)):
-            raise InputError(
-                f"A table of {self.values.shape} scores needs as many names: there are {len(self.rows)} of rows and "
-                f"{len(self.columns)} of columns."
-            )
-
-    @property
-    def limit(self) -> float:
-        """The score that gets full colour."""
-        return float(np.abs(self.values).max(initial=0.0))
-
-    def strongest(self, k: int = 10) -> list[tuple[str, str, float]]:
-        """The ``k`` strongest cells: row, column and score."""
-        order = np.argsort(-np.abs(self.values), axis=None, kind="stable")[:k]
-        places = [divmod(int(i), len(self.columns)) for i in order]
-        return [(self.rows[r], self.columns[c], float(self.values[r, c])) for r, c in places]
 
     def show(self) -> None:
         """Print it, in colour where there is a terminal."""

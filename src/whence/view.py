@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from .errors import InputError
 from .origin import Origin
 from .words import Piece
 
@@ -99,3 +100,40 @@ class Card:
         count = len(names)
         regular = all(view.target == names[i % count] for i, view in enumerate(self.views))
         return count if regular and 1 < count <= 4 and len(self.views) % count == 0 else 1
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Scores with a name for each row and column.
+
+    Attributes:
+        title: what it shows.
+        values: ``[rows, columns]``.
+        rows, columns: their names.
+        down, across: what the rows and the columns are.
+    """
+
+    title: str
+    values: Floats
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    down: str = ""
+    across: str = ""
+
+    def __post_init__(self) -> None:
+        if self.values.shape != (len(self.rows), len(self.columns)):
+            raise InputError(
+                f"A table of {self.values.shape} scores needs as many names: there are {len(self.rows)} of rows and "
+                f"{len(self.columns)} of columns."
+            )
+
+    @property
+    def limit(self) -> float:
+        """The score that gets full colour."""
+        return float(np.abs(self.values).max(initial=0.0))
+
+    def strongest(self, k: int = 10) -> list[tuple[str, str, float]]:
+        """The ``k`` strongest cells: row, column and score."""
+        order = np.argsort(-np.abs(self.values), axis=None, kind="stable")[:k]
+        places = [divmod(int(i), len(self.columns)) for i in order]
+        return [(self.rows[r], self.columns[c], float(self.values[r, c])) for r, c in places]

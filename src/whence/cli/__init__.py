@@ -13,6 +13,7 @@ import typer
 
 from .evaluate import evaluate, measures
 from .explain import compare, explain
+from .generate import generate
 from .look import check, demo, methods
 from .run import run, summarize
 
@@ -24,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (explain, compare, check, evaluate, run, summarize, methods, measures, demo):
+for command in (explain, compare, generate, check, evaluate, run, summarize, methods, measures, demo):
     app.command()(command)
 
 

@@ -10,6 +10,7 @@ import typer
 
 from ..errors import InputError, WriteError
 from ..explanation import DRAWN, Explanations
+from ..generation import Generation
 from ..store import WRITERS, to_json
 
 Out = Annotated[
@@ -17,7 +18,7 @@ Out = Annotated[
 ]
 
 
-def deliver(explanations: Explanations, out: Path | None, as_json: bool) -> None:
+def deliver(explanations: Explanations | Generation, out: Path | None, as_json: bool) -> None:
     """To the file, or to stdout."""
     if out is not None:
         explanations.save(out)

@@ -6,8 +6,8 @@ row per sample, method and measure), ``results.json`` (every value with its inte
 
 from __future__ import annotations
 
+import io
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -15,6 +15,8 @@ from typing import Any
 
 from ..errors import FileError
 from ..extras import need
+from ..files import write
+from ..settings import require_same
 from .results import Evaluation
 from .row import Row
 
@@ -35,17 +37,10 @@ class Shards:
         self.settings: dict[str, Any] = json.loads(json.dumps(settings))
         known = self.directory / "settings.json"
         if known.exists():
-            self._compare(json.loads(known.read_text(encoding="utf-8")))
+            before = json.loads(known.read_text(encoding="utf-8"))
+            require_same(self.directory, "evaluation", before, self.settings)
         else:
-            _write(known, json.dumps(self.settings, indent=1))
-
-    def _compare(self, before: Mapping[str, Any]) -> None:
-        changed = [k for k in self.settings if self.settings[k] != before.get(k)]
-        if changed:
-            told = "; ".join(f"{k}: {_short(before.get(k))} then, {_short(self.settings[k])} now" for k in changed)
-            raise FileError(
-                f"'{self.directory}' holds another evaluation ({told}). Choose another directory, or remove it."
-            )
+            write(known, json.dumps(self.settings, indent=1).encode())
 
     def rows(self) -> list[Row]:
         """All that was measured so far."""
@@ -68,8 +63,8 @@ class Shards:
     def finish(self, found: Evaluation) -> None:
         """Write what was found."""
         _write_rows(self.directory / "samples.parquet", found.rows)
-        _write(self.directory / "results.json", json.dumps(found.summary(), indent=1))
-        _write(self.directory / "table.txt", found.table() + "\n")
+        write(self.directory / "results.json", json.dumps(found.summary(), indent=1).encode())
+        write(self.directory / "table.txt", f"{found.table()}\n".encode())
 
 
 def load(directory: str | Path) -> Evaluation:
@@ -98,17 +93,6 @@ def _write_rows(path: Path, rows: Sequence[Row]) -> None:
         ("prediction", "target", "label"), arrow.int64()
     )
     schema = arrow.schema([(f.name, kinds.get(f.name, arrow.string())) for f in fields(Row)])
-    half = path.with_suffix(".writing")
-    parquet.write_table(arrow.Table.from_pylist([asdict(row) for row in rows], schema), half, compression="zstd")
-    os.replace(half, path)
-
-
-def _write(path: Path, text: str) -> None:
-    half = path.with_name(path.name + ".writing")
-    half.write_text(text, encoding="utf-8")
-    os.replace(half, path)
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) < 60 else text[:57] + "..."
+    content = io.BytesIO()
+    parquet.write_table(arrow.Table.from_pylist([asdict(row) for row in rows], schema), content, compression="zstd")
+    write(path, content.getvalue())

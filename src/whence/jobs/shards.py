@@ -17,6 +17,7 @@ from typing import Any
 from ..errors import FileError, WriteError
 from ..extras import need
 from ..files import write
+from ..settings import require_same
 from .chunk import Chunks
 from .worker import Done
 
@@ -38,16 +39,9 @@ class Shards:
         self.rows = self.directory / "rows"
         self.settings: dict[str, Any] = json.loads(json.dumps(settings))
         if (self.directory / "manifest.json").exists():
-            self._compare(read_manifest(directory)["settings"])
+            require_same(self.directory, "run", read_manifest(directory)["settings"], self.settings)
         self._clear()
         self.manifest(complete=False)
-
-    def _compare(self, before: Mapping[str, Any]) -> None:
-        then, now = _flat(before), _flat(self.settings)
-        changed = [k for k in {**then, **now} if now.get(k) != then.get(k)]
-        if changed:
-            told = "; ".join(f"{k}: {_short(then.get(k))} then, {_short(now.get(k))} now" for k in changed)
-            raise FileError(f"'{self.directory}' holds another run ({told}). Choose another directory, or remove it.")
 
     def _clear(self) -> None:
         """Remove what a run that was killed had begun to write."""
@@ -158,17 +152,3 @@ def prepare(directory: Path, resume: bool) -> None:
         raise WriteError(
             f"'{directory}' cannot be written: {error.strerror or error}. Choose another directory."
         ) from error
-
-
-def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings one by one, by their names."""
-    out: dict[str, Any] = {}
-    for name, value in settings.items():
-        inner = _flat(value) if isinstance(value, dict) else {"": value}
-        out |= {f"{name} {key}".strip(): each for key, each in inner.items()}
-    return out
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) < 80 else text[:77] + "..."

@@ -6,8 +6,9 @@ import io
 import shutil
 import sys
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..view import Cells
 from .colour import AGAINST, FOR, shade
 from .figure import DPI, KINDS, settings
 from .html import page as whole_page
@@ -15,9 +16,6 @@ from .html_markup import Markup, plain, tag
 from .html_markup import label as spaced
 from .html_shade import rgb, signed
 from .terminal import Screen, colours, columns
-
-if TYPE_CHECKING:
-    from ..table import Table
 
 NAMES = 60  # columns that are named in a figure; of more, some are
 CELL, LETTER = 12, 6.2  # pixels of a cell, and of a letter of its row's name, in a page
@@ -30,14 +28,14 @@ def label(name: str) -> str:
     return plain(spaced(name))
 
 
-def show(table: Table) -> None:
+def show(table: Cells) -> None:
     """Write a table to the terminal."""
     out = text(table, colours(), shutil.get_terminal_size().columns)
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(out.encode(encoding, "backslashreplace").decode(encoding) + "\n")
 
 
-def text(table: Table, colour: bool | int = True, width: int = 80) -> str:
+def text(table: Cells, colour: bool | int = True, width: int = 80) -> str:
     """A table as lines: a cell is two columns wide, coloured, or a shade with its sign; then the strongest cells."""
     screen = Screen(colour, width)
     side = min(max((columns(label(name)) for name in table.rows), default=0), 20)
@@ -62,17 +60,17 @@ def _cell(value: float, limit: float, screen: Screen) -> str:
     return ("-" if value < 0 and step != " " else " ") + step
 
 
-def page(table: Table) -> str:
+def page(table: Cells) -> str:
     """A table as a document that needs nothing else."""
     return whole_page([], title=table.title, sections=[section(table)])
 
 
-def fragment(table: Table) -> str:
+def fragment(table: Cells) -> str:
     """A table for a notebook."""
     return tag("div", tag("strong", table.title), section(table), class_="whence whence-notebook")
 
 
-def section(table: Table, links: bool = False) -> Markup:
+def section(table: Cells, links: bool = False) -> Markup:
     """A table as a picture of cells that say what they are.
 
     Args:
@@ -103,7 +101,7 @@ def _column(name: str, x: float, y: float) -> Markup:
     return tag("text", name[:16], transform=f"translate({x} {y}) rotate(-90)")
 
 
-def _drawn(table: Table, r: int, c: int, x: float, y: float) -> Markup:
+def _drawn(table: Cells, r: int, c: int, x: float, y: float) -> Markup:
     value = float(table.values[r, c])
     colour, opacity = shade(value, table.limit)
     told = tag("title", f"{label(table.rows[r])} · {label(table.columns[c])}: {signed(value)}")
@@ -112,7 +110,7 @@ def _drawn(table: Table, r: int, c: int, x: float, y: float) -> Markup:
     )
 
 
-def draw(table: Table, kind: str) -> bytes:
+def draw(table: Cells, kind: str) -> bytes:
     """A table as a figure's bytes, ``png``, ``svg`` or ``pdf``; the same table gives the same bytes."""
     with settings():
         from matplotlib.backends.backend_agg import FigureCanvasAgg
