@@ -19,6 +19,7 @@ from .explainer import Explainer
 from .explanation import Explanation, Explanations, load
 from .generation import Generation
 from .jobs import Job, Summary, run, summarize
+from .localisation import Coco, Region, locate, segment
 from .methods import Method, Reading, method, methods
 from .methods.gradient_x_input import InputLevel
 from .run import Rulebook, Run
@@ -31,6 +32,7 @@ __version__ = "0.1.0"
 __all__ = [
     "At",
     "Check",
+    "Coco",
     "Contrast",
     "Every",
     "Explainer",
@@ -47,6 +49,7 @@ __all__ = [
     "ModelError",
     "NumericalError",
     "Reading",
+    "Region",
     "Rulebook",
     "Run",
     "Summary",
@@ -63,10 +66,12 @@ __all__ = [
     "every",
     "explain",
     "load",
+    "locate",
     "method",
     "methods",
     "query",
     "run",
+    "segment",
     "similarity",
     "span",
     "summarize",

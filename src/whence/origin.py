@@ -112,7 +112,7 @@ class ImageOrigin(_Same):
 
     def _places(self, axis: int, count: int, like: Tensor) -> Tensor:
         """Where ``count`` pixels along an axis lie in the model's input, from -1 to 1."""
-        centres = (torch.arange(count, dtype=like.dtype) + 0.5) * self.image.shape[axis] / count
+        centres = (torch.arange(count, dtype=like.dtype, device=like.device) + 0.5) * self.image.shape[axis] / count
         places: Tensor = (centres * self.scale[axis] + self.shift[axis]) * (2 / self.size[axis]) - 1
         return places
 

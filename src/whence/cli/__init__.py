@@ -14,6 +14,7 @@ import typer
 from .evaluate import evaluate, measures
 from .explain import compare, explain
 from .generate import generate
+from .locate import locate
 from .look import check, demo, methods
 from .run import run, summarize
 
@@ -25,7 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (explain, compare, generate, check, evaluate, run, summarize, methods, measures, demo):
+for command in (explain, compare, generate, locate, check, evaluate, run, summarize, methods, measures, demo):
     app.command()(command)
 
 

@@ -1,0 +1,126 @@
+"""Regions as COCO JSON: masks as run-length codes, as the format allows them uncompressed.
+
+A code counts pixels column by column: how many are outside the mask, then how many are in it, and so on in turn. It
+begins with 0 where the first pixel is in the mask.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import files
+from ..errors import InputError
+from .region import Region
+
+
+def encode(mask: Tensor) -> dict[str, list[int]]:
+    """A mask ``[H, W]`` as a run-length code: its ``size``, and ``counts``.
+
+    Example:
+        >>> encode(torch.tensor([[False, True], [False, True]]))
+        {'size': [2, 2], 'counts': [2, 2]}
+    """
+    columns = mask.cpu().numpy().flatten(order="F")
+    edges = np.flatnonzero(np.diff(columns, prepend=False))
+    counts = np.diff(np.concatenate([[0], edges, [columns.size]]))
+    return {"size": list(mask.shape), "counts": counts.tolist()}
+
+
+def decode(code: Mapping[str, Sequence[int]]) -> Tensor:
+    """The mask ``[H, W]`` of a run-length code.
+
+    Example:
+        >>> decode({"size": [2, 2], "counts": [2, 2]})
+        tensor([[False,  True],
+                [False,  True]])
+    """
+    (height, width), counts = code["size"], code["counts"]
+    if isinstance(counts, str | bytes):
+        raise InputError("This run-length code is compressed: give one whose counts are numbers.")
+    if sum(counts) != height * width or any(count < 0 for count in counts):
+        raise InputError(
+            f"The counts of this run-length code add up to {sum(counts)}, not to {height} x {width} pixels."
+        )
+    pixels = np.repeat(np.arange(len(counts)) % 2 == 1, counts)
+    return torch.from_numpy(pixels.reshape(height, width, order="F").copy())
+
+
+class Coco:
+    """A COCO file, picture by picture.
+
+    An annotation has the region's mask, its score, and a box: the one that a detector drew, or else the mask's own. A
+    category's number is that of the model's class, so that results of a detector of COCO's classes can be compared
+    with COCO's truth; what is no class, or whose number is taken, gets the next one.
+
+    Example:
+        >>> coco = whence.Coco()
+        >>> coco.add("cat.jpg", whence.locate(explainer("cat.jpg")))
+        >>> coco.save("regions.json")
+    """
+
+    def __init__(self) -> None:
+        self._images: list[dict[str, Any]] = []
+        self._annotations: list[dict[str, Any]] = []
+        self._categories: dict[str, int] = {}
+
+    def add(self, picture: str | Path, regions: Sequence[Region], size: tuple[int, int] | None = None) -> None:
+        """Add a picture with its regions.
+
+        Args:
+            picture: the name of its file.
+            regions: all of this picture.
+            size: its height and width, which have to be given where it has no regions.
+        """
+        sizes = {(r.mask.shape[0], r.mask.shape[1]) for r in regions} | ({size} if size else set())
+        if len(sizes) != 1:
+            told = f"have different sizes ({', '.join(map(str, sorted(sizes)))})" if sizes else "are none"
+            raise InputError(
+                f"The regions of '{picture}' {told}: add each picture with its own regions, and one that has none "
+                "with size=(height, width)."
+            )
+        (height, width), number = sizes.pop(), len(self._images) + 1
+        self._images.append({"id": number, "file_name": str(picture), "height": height, "width": width})
+        for region in regions:
+            left, top, right, bottom = region.detected or region.box
+            self._annotations.append({
+                "id": len(self._annotations) + 1,
+                "image_id": number,
+                "category_id": self._category(region),
+                "bbox": [left, top, right - left, bottom - top],
+                "area": int(region.mask.sum()),
+                "iscrowd": 0,
+                "segmentation": encode(region.mask),
+                "score": region.score,
+            })  # fmt: skip
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """All of it, as JSON has it: ``images``, ``annotations``, ``categories``."""
+        categories = [{"id": number, "name": name} for name, number in self._categories.items()]
+        return {
+            "info": {"description": "Regions located by Whence"},
+            "images": list(self._images),
+            "annotations": list(self._annotations),
+            "categories": sorted(categories, key=lambda category: category["id"]),
+        }
+
+    def save(self, path: str | Path) -> Path:
+        """Write it, whole or not at all."""
+        path = Path(path)
+        if path.suffix.lower() != ".json":
+            raise InputError(f"A COCO file is saved as .json, not as '{path.name}'.")
+        files.write(path, json.dumps(self.document).encode())
+        return path
+
+    def _category(self, region: Region) -> int:
+        if region.label not in self._categories:
+            number, taken = region.category, self._categories.values()
+            self._categories[region.label] = max(taken, default=0) + 1 if number is None or number in taken else number
+        return self._categories[region.label]

@@ -1,0 +1,80 @@
+"""A place in a picture: a mask, its box, and what is said to be there."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from .. import files
+from ..errors import InputError
+from ..extras import need
+
+#: left, top, right and bottom in pixels; the last two are just outside
+Box = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """A place in a picture.
+
+    Attributes:
+        mask: ``[H, W]``, bool: its pixels, in the picture's own size.
+        score: the probability of what is said to be there; where there are no classes, the value that was explained.
+        label: what is said to be there.
+        category: its number among the model's classes; ``None`` if it is no class.
+        detected: the box that the model itself drew, if it draws boxes.
+
+    Example:
+        >>> (region,) = whence.locate(explainer("cat.jpg"))
+        >>> region.box
+        (31, 12, 180, 200)
+        >>> region.save("cat-mask.png")
+    """
+
+    mask: Tensor
+    score: float
+    label: str
+    category: int | None = None
+    detected: Box | None = None
+
+    @property
+    def box(self) -> Box:
+        """The smallest box around the mask; ``(0, 0, 0, 0)`` if nothing is in it."""
+        return box_of(self.mask)
+
+    @property
+    def share(self) -> float:
+        """The share of the picture that is in the mask."""
+        return float(self.mask.float().mean())
+
+    def save(self, path: str | Path) -> Path:
+        """Write the mask as a PNG of one channel: 255 in it, 0 outside."""
+        path = Path(path)
+        if path.suffix.lower() != ".png":
+            raise InputError(f"A mask is saved as .png, not as '{path.name}'; whence.Coco writes .json.")
+        image = need("PIL.Image", "masks", "vision")
+        out = io.BytesIO()
+        image.fromarray(self.mask.cpu().numpy().astype(np.uint8) * 255).save(out, "PNG")
+        files.write(path, out.getvalue())
+        return path
+
+    def __repr__(self) -> str:
+        size = "x".join(map(str, self.mask.shape))
+        return f"Region({self.label!r}, {self.score:.2f}, box={self.box}, {self.share:.1%} of {size} pixels)"
+
+
+def box_of(mask: Tensor) -> tuple[int, int, int, int]:
+    """Left, top, right and bottom of ``[H, W]``, the last two exclusive; zeros for an empty mask.
+
+    Example:
+        >>> box_of(torch.tensor([[False, False], [False, True]]))
+        (1, 1, 2, 2)
+    """
+    if not bool(mask.any()):
+        return 0, 0, 0, 0
+    rows, columns = (mask.any(axis).nonzero()[:, 0] for axis in (1, 0))
+    return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
