@@ -17,7 +17,10 @@ from whence.data import load
 from whence.demo import MODELS
 
 SHARED = Path(os.environ.get("WHENCE_SHARED", Path(__file__).parents[2] / "shared"))
-NAMED = {"sentiment (4 × 4 heads)": MODELS / "sentiment", "minilm_l6_sst2 (6 × 12)": SHARED / "weights/minilm_l6_sst2"}
+NAMED = {
+    "sentiment (4 x 4 heads)": MODELS / "sentiment",
+    "minilm_l6_sst2 (6 x 12 heads)": SHARED / "weights/minilm_l6_sst2",
+}
 METHODS = ("conservative-lrp", "attn-lrp", "gradient-x-input", "generic-attention")
 
 

@@ -105,9 +105,7 @@ def explain(
         if batch == 1:
             raise
         alone = [
-            _explain(
-                original, *sample_of((args, kwargs), batch, i), 1, chosen(), own, options, checkpoints
-            )
+            _explain(original, *sample_of((args, kwargs), batch, i), 1, chosen(), own, options, checkpoints)
             for i, own in enumerate(zip(*(each(t, batch) for t in targets), strict=True))
         ]
         found = [Explanation.join(list(parts)) for parts in zip(*alone, strict=True)]
@@ -211,7 +209,8 @@ def _forward(
 
     def traced() -> tuple[Trace, Any]:
         head = Head() if rulebook.head else None
-        trace = Trace(rulebook.rules, batch, rulebook.maps or rulebook.inside, rulebook.fan_out, names, replaced, learned, head)
+        maps = rulebook.maps or rulebook.inside
+        trace = Trace(rulebook.rules, batch, maps, rulebook.fan_out, names, replaced, learned, head)
         watched = rulebook.books and rulebook.phase is None and not rulebook.maps
         trace.hold = held if saved else as_it_is
         trace.ledger = Ledger(trace.batch, trace.hold) if watched else None
