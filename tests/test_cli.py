@@ -25,7 +25,7 @@ from whence import cli
 TEXT = "a gripping film"
 COMMANDS = {
     "explain": ["--model", "--method", "--target", "--text", "--out", "--json", "--option", "--batch-size", "--device",
-                "--dtype", "--trust-remote-code", "--allow-pickle", "--truncate"],
+                "--dtype", "--trust-remote-code", "--allow-pickle", "--truncate", "--windows"],
     "compare": ["--model", "--methods", "--targets", "--text", "--out", "--json", "--truncate"],
     "generate": ["--model", "--continuation", "--tokens", "--chat", "--method", "--out", "--json", "--option"],
     "locate": ["--model", "--method", "--target", "--threshold", "--largest", "--confidence", "--cut", "--out",
@@ -327,3 +327,11 @@ def test_a_reader_that_stops_reading(model):
     done = subprocess.run(["bash", "-c", command], capture_output=True, check=False)
     assert done.returncode == 0
     assert done.stderr == b""
+
+
+def test_a_long_text_is_read_in_windows(model):
+    long = "the film is good " * 30
+    refused(2, "Shorten it", "explain", long, "--model", model)
+    shown = json.loads(run("explain", long, "--model", model, "--windows", "--json").stdout)
+    assert len(shown["explanations"]) == 1
+    assert '"windows"' in json.dumps(shown)

@@ -6,10 +6,12 @@ import contextlib
 import io
 import math
 import re
+import warnings
 from pathlib import Path
 
 import pytest
 
+from whence.errors import WhenceWarning
 from whence.methods import REGISTRY
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -44,7 +46,8 @@ def test_the_examples_run_and_print_what_is_written(path):
     scope: dict = {}
     for code, below in blocks(path):
         out = io.StringIO()
-        with contextlib.redirect_stdout(out):
+        with contextlib.redirect_stdout(out), warnings.catch_warnings():
+            warnings.simplefilter("ignore", WhenceWarning)  # what they warn of, the page says
             exec(compile(code, str(path), "exec"), scope)
         printed = [line.rstrip() for line in out.getvalue().strip("\n").splitlines()]
         written = [line[4:].rstrip() for line in below.strip("\n").splitlines()]

@@ -20,7 +20,7 @@ ORDER = [
     "rules", "rules.linear", "rules.gradient", "rules.relevance", "methods", "words", "origin", "view", "files",
     "render", "table", "store", "arithmetic", "result", "tables", "views", "explanation", "arguments", "switch",
     "assemble", "explain", "inputs", "generation", "mapping", "answers", "pretrained", "explainer", "windows",
-    "check", "data", "evaluation", "counterfactual", "localisation", "probe", "jobs", "demo", "cli", "__main__",
+    "check", "data", "evaluation", "counterfactual", "localisation", "jobs", "probe", "demo", "cli", "__main__",
 ]  # fmt: skip
 
 

@@ -22,11 +22,13 @@ from .jobs import Job, Summary, run, summarize
 from .localisation import Coco, Region, locate, segment
 from .methods import Method, Reading, method, methods
 from .methods.gradient_x_input import InputLevel
+from .probe import Probe, probe
 from .run import Rulebook, Run
 from .scalars import answer, box, query, similarity, span
 from .switch import without
 from .table import Table
 from .target import At, Contrast, Every, contrast, every
+from .windows import windows
 
 __version__ = "0.1.0"
 __all__ = [
@@ -48,6 +50,7 @@ __all__ = [
     "MissingError",
     "ModelError",
     "NumericalError",
+    "Probe",
     "Reading",
     "Region",
     "Rulebook",
@@ -69,11 +72,13 @@ __all__ = [
     "locate",
     "method",
     "methods",
+    "probe",
     "query",
     "run",
     "segment",
     "similarity",
     "span",
     "summarize",
+    "windows",
     "without",
 ]

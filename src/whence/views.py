@@ -103,6 +103,8 @@ def _notes(one: Result, origins: Iterable[Origin]) -> Iterable[str]:
         if isinstance(origin, TextOrigin) and origin.unread:
             left = sum(s.end - s.start for s in origin.unread)
             yield f"The model takes no more than {len(origin.tokens)} tokens: {left:,} characters were not read."
+    if "windows" in one.options:
+        yield f"The text was read in {one.options['windows']} windows; the answer is their mean by length."
     plain = one.coverage.plain
     has_rules = any(rule != "gradient (linear)" for rule in one.coverage.ruled.values())
     if plain and has_rules:  # where all is gradient, the gradient is the method

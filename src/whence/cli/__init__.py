@@ -16,6 +16,7 @@ from .explain import compare, explain
 from .generate import generate
 from .locate import locate
 from .look import check, demo, methods
+from .probe import probe
 from .run import run, summarize
 
 app = typer.Typer(
@@ -26,7 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (explain, compare, generate, locate, check, evaluate, run, summarize, methods, measures, demo):
+for command in (explain, compare, generate, locate, check, evaluate, run, summarize, probe, methods, measures, demo):
     app.command()(command)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ..explanation import Explanations
+from ..windows import windows as in_windows
 from .inputs import Inputs, read
 from .output import Out, check_out, deliver
 from .words import (
@@ -42,6 +43,7 @@ def explain(
     trust_remote_code: Remote = False,
     allow_pickle: Pickle = False,
     truncate: Truncate = False,
+    windows: Annotated[bool, typer.Option("--windows", help="Read texts that are too long in windows.")] = False,
 ) -> None:
     """Explain what a model says about each input.
 
@@ -57,7 +59,11 @@ def explain(
         check_out(out)
         explainer = load(model, device, dtype, trust_remote_code, allow_pickle, truncate)
         items = read(inputs, explainer, text)
-        found = explainer(items, method, target_of(target), batch_size=batch_size, **options_of(option))
+        asked: dict[str, Any] = {"target": target_of(target), "batch_size": batch_size, **options_of(option)}
+        if windows:
+            found = Explanations(in_windows(explainer, item, method, **asked) for item in items)
+        else:
+            found = explainer(items, method, **asked)
         deliver(found, out, as_json)
 
 
