@@ -141,7 +141,7 @@ def _watch(running: subprocess.Popen[bytes], start: float, seen: list[list[float
     while running.poll() is None:
         done = len(list((out / "rows").glob("part-*")))
         seen.append([round(time.perf_counter() - start, 1), round(_resident(running.pid) / 2**20, 1), done])
-        time.sleep(1.0)
+        time.sleep(10.0)  # looking is not free: the maps of every process are walked
 
 
 def _resident(session: int) -> int:

@@ -27,6 +27,8 @@ COMMANDS = {
     "explain": ["--model", "--method", "--target", "--text", "--out", "--json", "--option", "--batch-size", "--device",
                 "--dtype", "--trust-remote-code", "--allow-pickle", "--truncate", "--windows"],
     "compare": ["--model", "--methods", "--targets", "--text", "--out", "--json", "--truncate"],
+    "counterfactual": ["--model", "--method", "--target", "--remove", "--replace-with", "--budget", "--out", "--json"],
+    "probe": ["--model", "--terms", "--slot", "--target", "--out"],
     "generate": ["--model", "--continuation", "--tokens", "--chat", "--method", "--out", "--json", "--option"],
     "locate": ["--model", "--method", "--target", "--threshold", "--largest", "--confidence", "--cut", "--out",
                "--option"],

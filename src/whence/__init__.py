@@ -1,6 +1,7 @@
 """Whence: from where did this prediction come?"""
 
 from .check import Check, check
+from .counterfactual import Counterfactual, counterfactual
 from .errors import (
     FileError,
     InputError,
@@ -36,6 +37,7 @@ __all__ = [
     "Check",
     "Coco",
     "Contrast",
+    "Counterfactual",
     "Every",
     "Explainer",
     "Explanation",
@@ -65,6 +67,7 @@ __all__ = [
     "box",
     "check",
     "contrast",
+    "counterfactual",
     "evaluate",
     "every",
     "explain",

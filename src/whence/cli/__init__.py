@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from .counterfactual import counterfactual
 from .evaluate import evaluate, measures
 from .explain import compare, explain
 from .generate import generate
@@ -27,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (explain, compare, generate, locate, check, evaluate, run, summarize, probe, methods, measures, demo):
+for command in (explain, compare, counterfactual, generate, locate, check, evaluate, run, summarize, probe, methods, measures, demo):
     app.command()(command)
 
 

@@ -1,0 +1,90 @@
+"""``whence counterfactual``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..counterfactual import counterfactual as flipped
+from ..counterfactual import save
+from ..counterfactual.find import BUDGET
+from ..counterfactual.outcome import WRITERS, to_json
+from ..errors import InputError, WriteError
+from .inputs import Inputs, read
+from .words import Device, Dtype, Model, Option, Pickle, Remote, Text, Truncate, guarded, load, options_of, target_of
+
+
+def counterfactual(
+    inputs: Inputs,
+    model: Model,
+    method: Annotated[str, typer.Option(help="A name from `whence methods`: its scores say where to begin.")] = (
+        "conservative-lrp"
+    ),
+    target: Annotated[
+        str | None, typer.Option("--target", "-t", help="Class that the model shall name instead. Default: any other.")
+    ] = None,
+    remove: Annotated[
+        str | None,
+        typer.Option(
+            help="How words are removed: delete (default) unk mask pad hide; patches: blur (default) mean zero."
+        ),
+    ] = None,
+    replace_with: Annotated[
+        str | None, typer.Option(help="A masked language model: words are exchanged for words that it proposes.")
+    ] = None,
+    budget: Annotated[int, typer.Option(min=1, help="Changed inputs that are tried, at most.")] = BUDGET,
+    text: Text = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write: .html .json .txt, .png for the picture. Default: print.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    option: Option = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Inputs run together.")] = 16,
+    device: Device = None,
+    dtype: Dtype = "float32",
+    trust_remote_code: Remote = False,
+    allow_pickle: Pickle = False,
+    truncate: Truncate = False,
+) -> None:
+    """Find the smallest set of words, or patches, whose removal or replacement flips the prediction.
+
+    **Examples**
+
+    `whence counterfactual "a gripping film" --model my-model`
+
+    `whence counterfactual "a gripping film" --model my-model --replace-with bert-base-uncased`
+
+    `whence counterfactual cat.jpg --model my-vit --target "beagle" --remove mean --out otherwise.html`
+    """
+    with guarded():
+        _check_out(out)
+        explainer = load(model, device, dtype, trust_remote_code, allow_pickle, truncate)
+        filler = (
+            None if replace_with is None else load(replace_with, device, dtype, trust_remote_code, allow_pickle, True)
+        )
+        found = [
+            flipped(
+                explainer, item, method, target_of(target), remove=remove, replace=filler, budget=budget,
+                batch_size=batch_size, **options_of(option),
+            )
+            for item in read(inputs, explainer, text)
+        ]  # fmt: skip
+        if out is not None:
+            save(found, out)
+            typer.echo(f"whence: wrote {out}", err=True)
+        else:
+            typer.echo(to_json(found).decode() if as_json else "\n\n".join(map(str, found)))
+
+
+def _check_out(out: Path | None) -> None:
+    """Say before the work is done that its result could not be written."""
+    if out is None:
+        return
+    if out.suffix.lower() not in WRITERS:
+        raise InputError(f"'{out.name}' has none of the known endings: {', '.join(WRITERS)}.")
+    folder = next(p for p in [out.parent, *out.parent.parents] if p.exists())
+    if out.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise WriteError(f"'{out}' cannot be written: '{folder}' is no directory that can be written to.")
