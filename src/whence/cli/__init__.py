@@ -28,7 +28,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (explain, compare, counterfactual, generate, locate, check, evaluate, run, summarize, probe, methods, measures, demo):
+for command in (
+    explain,
+    compare,
+    counterfactual,
+    generate,
+    locate,
+    check,
+    evaluate,
+    run,
+    summarize,
+    probe,
+    methods,
+    measures,
+    demo,
+):
     app.command()(command)
 
 

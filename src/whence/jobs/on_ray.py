@@ -22,8 +22,9 @@ from .chunk import Chunks
 from .task import Task
 from .worker import Done, Worker
 
-#: Ray's own messages go to its log files; what a user sees is one line of ours
-QUIET = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+#: Ray's own messages go to its log files; what a user sees is one line of ours. Its workers yield to every other
+#: process of a machine by default (niceness 15); a job that was asked for does not.
+OWN = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_worker_niceness": "0"}
 
 
 class OnRay:
@@ -44,7 +45,7 @@ class OnRay:
 
     def results(self, task: Task, chunks: Chunks, stopping: Callable[[], bool]) -> Iterator[Done]:
         """See :class:`Engine`."""
-        for name, value in QUIET.items():
+        for name, value in OWN.items():
             os.environ.setdefault(name, value)
         ray = need("ray", "the engine 'ray'", "ray")
         data = need("ray.data", "the engine 'ray'", "ray")
