@@ -367,6 +367,7 @@ def test_the_target_does_not_matter_to_a_span():
     model, ids = tiny.llama().double(), tiny.ids(2, 8)
     first, second = whence.explain(model, ids, METHOD, whence.every([3, whence.At(2, 5)]), span=(5, 8))
     assert torch.equal(first.scores, second.scores)
+    assert torch.equal(whence.explain(model, ids, METHOD, span=[5, 8], prompt=[5, 5]).scores, first.scores)
 
 
 @pytest.mark.parametrize("make", [tiny.gpt2, gemma])

@@ -156,8 +156,9 @@ def test_methods_of_maps_have_pairs_of_their_own():
 
 
 def test_methods_that_cannot_say_what_happened_inside_say_so():
-    with pytest.raises(whence.MethodError, match="inside"):
-        whence.explain(bert(), tokens(), "lrp", target=2, inside=True)
+    for method in ("lrp", "rollout", "attention", "grad-cam", "random", "integrated-gradients", "legrad"):
+        with pytest.raises(whence.MethodError, match="inside"):
+            whence.explain(bert(), tokens(), method, target=1, inside=True)
     with pytest.raises(whence.MethodError, match="checkpoints"):
         whence.explain(bert(), tokens(), inside=True, checkpoints=2)
     model = T5ForConditionalGeneration(

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from .arguments import Inputs, each, padding_of, prepare, sample_of
 from .assemble import assemble
 from .axes import size_of
+from .boundary import Written
 from .call import as_it_is
 from .checkpoints import Checkpoints, held
 from .diagnosis import first_bad_value
@@ -142,7 +143,7 @@ def _read(run: Run, method: Method, options: dict[str, Any], diagnose: Callable[
     """What a method reads of a run; the books are its own, also if the same forward is read again."""
     watched = Inside(run) if method.inside and run.rulebook.phase is None and not run.rulebook.maps else None
     reading = method.read(run)
-    if watched is not None and reading.pairs is None:
+    if watched is not None and reading.pairs is None and any(isinstance(w, Written) for w in run.watched):
         reading.branches, reading.pairs = watched.branches(), watched.pairs()
     if method.inside and reading.pairs is None:
         raise MethodError(

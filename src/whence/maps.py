@@ -54,7 +54,7 @@ def _show(index: int, record: AttentionRecord, visit: Visit, keep: bool) -> Call
         assert record.probabilities is not None
         shown(record.probabilities.detach(), gradient.detach())
         if not keep:
-            record.probabilities = None  # what autograd does not need any more is then free
+            record.probabilities = record.mix = None  # what autograd does not need any more is then free
 
     if record.shown is not None:
         record.shown.visit = shown

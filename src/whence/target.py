@@ -112,6 +112,7 @@ class Seed:
         other: ``[batch]``, the class that it is contrasted with, if it is.
         place: ``[batch]``, the position, of a model that answers at every one.
         last: the linear layer that made the logits, where a backward may begin before it.
+        chosen: weights that a method has put in place of those of the target.
     """
 
     output: Tensor
@@ -122,15 +123,25 @@ class Seed:
     other: Tensor | None = None
     place: Tensor | None = None
     last: LastLinear | None = None
+    chosen: Tensor | None = None
+
+    @property
+    def weights(self) -> Tensor:
+        """What to send back from the output, shaped like it; a method may set others."""
+        return self._own if self.chosen is None else self.chosen
+
+    @weights.setter
+    def weights(self, weights: Tensor) -> None:
+        self.chosen, self.last = weights, None
 
     @functools.cached_property
-    def weights(self) -> Tensor:
-        """What to send back from the output, shaped like it."""
+    def _own(self) -> Tensor:
+        """The weights of the target."""
         if self.output.dim() == 1:  # the value itself
             return torch.ones_like(self.output, requires_grad=False)
         return self._placed(self._classes(torch.zeros_like(self.logits)), self.output)
 
-    @functools.cached_property
+    @property
     def start(self) -> tuple[Tensor, Tensor]:
         """Where a backward of gradients begins, and what is sent back from there.
 
@@ -184,6 +195,8 @@ class Seed:
     @property
     def value(self) -> Tensor:
         """``[batch]``: the target's value."""
+        if self.chosen is not None:
+            return (self.output.detach() * self.chosen).reshape(len(self.chosen), -1).sum(1)
         if self.index is None or self.output.dim() == 1:
             return self.output.detach()
         chosen = self.logits.gather(1, self.index[:, None])[:, 0]
