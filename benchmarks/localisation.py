@@ -33,7 +33,6 @@ from whence.progress import track
 
 PROJECT = Path(__file__).resolve().parents[1]
 SHARED = Path(os.environ.get("WHENCE_SHARED", PROJECT.parent / "shared"))
-sys.path.insert(0, str(PROJECT / "training"))
 
 METHODS = [
     "generic-attention", "transformer-attribution", "conservative-lrp", "attn-lrp", "libragrad", "grad-cam", "rollout",
@@ -176,6 +175,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--limit", type=int, help="the first pictures alone; nothing is kept")
     options = parser.parse_args()
+    sys.path.insert(0, str(PROJECT / "training"))
     kept = Kept("localisation")
     for name in options.only:
         found = {}
