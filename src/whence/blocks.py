@@ -10,6 +10,7 @@ from torch import Tensor
 from .errors import ModelError
 from .layout import arrange, precise, unmerge
 from .node import edge_of, node_of
+from .residuals import Residual
 from .run import Run
 
 
@@ -30,8 +31,8 @@ class Block:
     after: Tensor
 
 
-def blocks(run: Run, method: str) -> list[Block]:
-    """The block of each attention; a model that is not built of such blocks is refused."""
+def surrounding(run: Run, method: str) -> list[Residual]:
+    """The residual addition around each attention, first layer first; a model without them is refused."""
     done: set[int] = set()
     around = []
     for residual in run.trace.residuals:
@@ -45,6 +46,12 @@ def blocks(run: Run, method: str) -> list[Block]:
             f"were found around {count} attentions. Use a method that reads attention maps alone (generic-attention, "
             "rollout)."
         )
+    return around
+
+
+def blocks(run: Run, method: str) -> list[Block]:
+    """The block of each attention; a model that is not built of such blocks is refused."""
+    around = surrounding(run, method)
     stream = [r for r in run.trace.residuals if r.output.shape == around[0].output.shape]
     kept = [t for r in stream for t in (r.trunk, r.output)]
     if any(not isinstance(edge_of(t), Tensor) for t in kept) or not all(node_of(r.output).residual for r in stream):

@@ -20,7 +20,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from .attention import AttentionRecord
 from .axes import Axis, Dim
-from .blocks import vectors
+from .blocks import surrounding, vectors
 from .call import Call, Rule
 from .errors import ModelError
 from .layout import arrange, precise
@@ -215,19 +215,7 @@ def routes(run: Run, watch: Watch, method: str) -> list[Routes]:
         watch: what it has seen.
         method: who asks, for errors.
     """
-    done: set[int] = set()
-    around = []
-    for residual in run.trace.residuals:
-        if set(residual.attentions) - done:
-            done |= set(residual.attentions)
-            around.append(residual)
-    count = len(run.trace.attentions)
-    if len(around) < count or len(done) < count:
-        raise ModelError(
-            f"'{method}' follows what each attention adds to the residual stream, but {len(around)} residual sums were "
-            f"found around {count} attentions. Use a method that reads attention maps alone (generic-attention, "
-            "rollout)."
-        )
+    around = surrounding(run, method)
     sums = {node.seq: value for node, value in watch.sums}
     return [
         _routes(run, watch, method, record, residual, sums[node_of(residual.output).seq])

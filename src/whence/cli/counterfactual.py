@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -12,8 +11,8 @@ from ..counterfactual import counterfactual as flipped
 from ..counterfactual import save
 from ..counterfactual.find import BUDGET
 from ..counterfactual.outcome import WRITERS, to_json
-from ..errors import InputError, WriteError
 from .inputs import Inputs, read
+from .output import check_out
 from .words import Device, Dtype, Model, Option, Pickle, Remote, Text, Truncate, guarded, load, options_of, target_of
 
 
@@ -60,7 +59,7 @@ def counterfactual(
     `whence counterfactual cat.jpg --model my-vit --target "beagle" --remove mean --out otherwise.html`
     """
     with guarded():
-        _check_out(out)
+        check_out(out, list(WRITERS))
         explainer = load(model, device, dtype, trust_remote_code, allow_pickle, truncate)
         filler = (
             None if replace_with is None else load(replace_with, device, dtype, trust_remote_code, allow_pickle, True)
@@ -77,14 +76,3 @@ def counterfactual(
             typer.echo(f"whence: wrote {out}", err=True)
         else:
             typer.echo(to_json(found).decode() if as_json else "\n\n".join(map(str, found)))
-
-
-def _check_out(out: Path | None) -> None:
-    """Say before the work is done that its result could not be written."""
-    if out is None:
-        return
-    if out.suffix.lower() not in WRITERS:
-        raise InputError(f"'{out.name}' has none of the known endings: {', '.join(WRITERS)}.")
-    folder = next(p for p in [out.parent, *out.parent.parents] if p.exists())
-    if out.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise WriteError(f"'{out}' cannot be written: '{folder}' is no directory that can be written to.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -29,11 +30,10 @@ def deliver(explanations: Explanations | Generation, out: Path | None, as_json: 
         explanations.show()
 
 
-def check_out(out: Path | None) -> None:
-    """Say before the work is done that its result could not be written."""
+def check_out(out: Path | None, known: Sequence[str] = (*DRAWN, *WRITERS)) -> None:
+    """Say before the work is done that its result could not be written, or that its ending is not known."""
     if out is None:
         return
-    known = [*DRAWN, *WRITERS]
     if out.suffix.lower() not in known:
         raise InputError(f"'{out.name}' has none of the known endings: {', '.join(known)}.")
     folder = next(p for p in [out.parent, *out.parent.parents] if p.exists())
