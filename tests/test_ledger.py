@@ -104,3 +104,26 @@ def test_the_ledger_reads_as_text():
     assert "out of the last block" in text
     assert "into block 0" in text
     assert "absorbed" in text or "created" in text
+
+
+@pytest.mark.parametrize("target", [whence.At(3, 5), whence.At([5, 2], [7, 9]), whence.contrast(5, 9)])
+def test_a_backward_that_begins_before_the_vocabulary_has_the_same_scores_and_books(target):
+    """Of a function of the logits the whole backward is done; of a token it begins before the layer that makes them."""
+    model = tiny.llama().double()
+    model.lm_head = torch.nn.Linear(32, 60).double()  # with a bias
+    ids = torch.randint(3, 60, (2, 6), generator=torch.Generator().manual_seed(0))
+
+    def by_hand(outputs):
+        logits = outputs.logits
+        if isinstance(target, whence.Contrast):
+            return logits[:, -1, 5] - logits[:, -1, 9]
+        places, tokens = ((x, x) if isinstance(x, int) else x for x in (target.position, target.target))
+        return torch.stack([logits[i, places[i], tokens[i]] for i in range(2)])
+
+    short, whole = (whence.explain(model, {"input_ids": ids}, target=t) for t in (target, by_hand))
+    assert (short.scores - whole.scores).abs().max() < 1e-12
+    assert (short.value - whole.value).abs().max() < 1e-12
+    assert (short.ledger.sums - whole.ledger.sums).abs().max() < 1e-12
+    assert short.ledger.imbalance.abs().max() < 1e-7  # the model's own norms are in float32
+    assert (short.ledger.absorbed["bias"] - whole.ledger.absorbed["bias"]).abs().max() < 1e-12
+    assert whole.ledger.absorbed["bias"].abs().max() > 1e-3
