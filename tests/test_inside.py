@@ -116,6 +116,22 @@ def test_pairs_off_the_diagonal_are_what_attention_moved():
         assert (e.pairs[:, i] - moved)[:, off].abs().max() < EXACT
 
 
+def test_branches_are_gradient_x_value_of_what_attention_and_mlp_write():
+    """By hand, at the outputs of both projections of each layer."""
+    model, inputs = bert(), tokens()
+    kept = {}
+    for i, layer in enumerate(model.bert.encoder.layer):
+        for kind, dense in enumerate((layer.attention.output.dense, layer.output.dense)):
+            dense.register_forward_hook(lambda m, a, out, key=(i, kind): kept.update({key: out}))
+    logits = model(**inputs).logits
+    for out in kept.values():
+        out.retain_grad()
+    logits[:, 2].sum().backward()
+    e = whence.explain(bert(), inputs, "gradient-x-input", target=2, inside=True)
+    for (layer, kind), out in kept.items():
+        assert (e.branches[:, layer, kind] - (out * out.grad).sum(-1)).abs().max() < EXACT
+
+
 def test_a_decoder_draws_only_on_what_came_before():
     e = whence.explain(llama(), tokens(), "conservative-lrp", target=1, inside=True)
     assert e.pairs.triu(1).abs().max() == 0
