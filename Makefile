@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # one process per core, each with one thread
 JOBS ?= auto
 
-.PHONY: test test-slow lint types bench bench-peers conformance conformance-timm models tables demo clean
+.PHONY: test test-slow lint types bench bench-peers conformance conformance-timm models tables screenshots demo clean
 
 $(READY): pyproject.toml constraints.txt
 	@echo "Installing into $(VENV) (the first time takes a few minutes)"
@@ -67,6 +67,10 @@ models: $(READY)
 tables: $(READY)
 	@echo "Evaluating for docs/results.md (hours on two cores; goes on where it stopped)"
 	@HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error $(BIN)/python -W ignore -m tables
+
+# pictures of the web page for docs/serve.md; needs Chromium
+screenshots: $(READY)
+	@$(BIN)/python -W ignore docs/serve/screenshots.py
 
 demo: $(READY)
 	@echo "Explaining sentences and pictures with the models that come with Whence"

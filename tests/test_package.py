@@ -20,11 +20,11 @@ ORDER = [
     "rules", "rules.linear", "rules.gradient", "rules.relevance", "methods", "words", "origin", "view", "files",
     "render", "table", "store", "arithmetic", "result", "tables", "views", "explanation", "arguments", "switch",
     "assemble", "explain", "inputs", "generation", "mapping", "answers", "pretrained", "explainer", "windows",
-    "check", "data", "evaluation", "counterfactual", "localisation", "jobs", "probe", "demo", "cli", "__main__",
+    "check", "data", "evaluation", "counterfactual", "localisation", "jobs", "probe", "demo", "app", "cli", "__main__",
 ]  # fmt: skip
 
 
-TOGETHER = ("methods", "render", "inputs", "data", "evaluation", "jobs", "counterfactual", "localisation", "cli")
+TOGETHER = ("methods", "render", "inputs", "data", "evaluation", "jobs", "counterfactual", "localisation", "app", "cli")
 
 
 def imports(path: Path) -> set[str]:

@@ -249,6 +249,30 @@ def test_all_rows_are_those_of_the_streams_that_the_target_reads(target):
     assert relative(e.streams["image"][0], case["ours_nolrp_norm__R_t_i"].sum(0)) < EXACT
 
 
+@pytest.mark.parametrize("token", [1, 3])
+def test_the_row_of_a_word_is_the_published_one(token):
+    case, model, inputs = lxmert("argmax")
+    e = whence.explain(model, inputs, METHOD, int(case["target"]), token=token)
+    assert relative(e.scores[0], case["ours_nolrp_norm__R_t_t"][token]) < EXACT
+    assert relative(e.streams["image"][0], case["ours_nolrp_norm__R_t_i"][token]) < EXACT
+
+
+def test_the_rows_of_all_words_add_up_to_all_rows():
+    model, inputs = tiny.bert().double(), {"input_ids": tiny.ids(2)}
+    each = [whence.explain(model, inputs, METHOD, 1, token=i).scores for i in range(7)]
+    whole = whence.explain(model, inputs, METHOD, 1, rows="all").scores
+    assert relative(sum(each), whole) < EXACT
+    assert relative(each[0], whence.explain(model, inputs, METHOD, 1).scores) < EXACT  # [CLS], which is read
+
+
+@pytest.mark.parametrize("token", [-1, 7])
+def test_a_token_that_is_not_there(token):
+    with pytest.raises(whence.MethodError, match=f"no token {token}"):
+        whence.explain(tiny.bert(), {"input_ids": tiny.ids(2)}, METHOD, 1, token=token)
+    with pytest.raises(whence.MethodError, match="give one of the two"):
+        whence.explain(tiny.bert(), {"input_ids": tiny.ids(2)}, METHOD, 1, token=1, rows="all")
+
+
 def test_the_books_leave_out_what_happened_before_the_first_block():
     """CLIP adds positions to its text after the blocks of the picture: read at the words, this is still before."""
     tower = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}

@@ -14,7 +14,7 @@ from .errors import (
     WhenceWarning,
     WriteError,
 )
-from .evaluation import evaluate
+from .evaluation import Trial, evaluate, trial
 from .explain import explain
 from .explainer import Explainer
 from .explanation import Explanation, Explanations, load
@@ -60,6 +60,7 @@ __all__ = [
     "Summary",
     "Table",
     "TargetError",
+    "Trial",
     "WhenceError",
     "WhenceWarning",
     "WriteError",
@@ -82,6 +83,7 @@ __all__ = [
     "similarity",
     "span",
     "summarize",
+    "trial",
     "windows",
     "without",
 ]

@@ -44,7 +44,7 @@ class Answers:
             return replace(target, target=self._classes(target.target))
         if callable(target):
             return target
-        if target is None and self._compares():
+        if target is None and self.compares():
             return similarity
         resolved = self._classes(target)
         positions = [s.position for s in samples]
@@ -87,7 +87,7 @@ class Answers:
             return int(known[target])
         raise TargetError(f"'{target}' is not one token of this model's vocabulary: choose one token, or its number.")
 
-    def _compares(self) -> bool:
+    def compares(self) -> bool:
         """Whether the model says how well a picture fits a text."""
         return isinstance(self.reader, JointReader) and hasattr(self.model, "logit_scale")
 
@@ -100,7 +100,7 @@ class Answers:
 
     def named(self, e: Explanation, target: Any) -> Explanation:
         """An explanation with its classes by their names."""
-        if target is None and self._compares():
+        if target is None and self.compares():
             return _paired(e)
         if self.labels and e.prediction is not None and len(self.labels) != e.logits.shape[-1]:
             raise InputError(f"{len(self.labels)} labels were given for a model of {e.logits.shape[-1]} classes.")

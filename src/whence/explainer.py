@@ -96,6 +96,11 @@ class Explainer:
         """What it reads: ``"tensors"`` if it has no processor."""
         return "tensors" if self.reader is None else self.reader.kind
 
+    @property
+    def compares(self) -> bool:
+        """Whether the model says how well a picture fits a text, as CLIP does."""
+        return self.answers.compares()
+
     # -- explaining --------------------------------------------------------------------------------------------------
 
     def __call__(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from . import files, store
-from .errors import FileError, InputError
+from .errors import FileError, InputError, WhenceError
 from .result import Result
 from .table import Table
 from .tables import table
@@ -77,15 +78,21 @@ class Looking:
         """
         path = Path(path)
         ending = path.suffix.lower()
-        if ending in store.WRITERS:
-            content = store.WRITERS[ending]([result.record() for result in self.results()])
-        elif ending in DRAWN:
-            content = self.drawn(ending)
-        else:
+        if ending not in store.WRITERS and ending not in DRAWN:
             known = ", ".join([*DRAWN, *store.WRITERS])
             raise InputError(f"Explanations are not saved as '{path.name}': use one of the endings {known}.")
-        files.write(path, content)
+        files.write(path, self.content(ending))
         return path
+
+    def content(self, ending: str) -> bytes:
+        """What :meth:`save` writes into a file of that ending.
+
+        Example:
+            >>> e.content(".html")
+        """
+        if ending in store.WRITERS:
+            return store.WRITERS[ending]([result.record() for result in self.results()])
+        return self.drawn(ending)
 
 
 class Explanation(Looking, Result):
@@ -101,6 +108,28 @@ class Explanation(Looking, Result):
     def results(self) -> list[Result]:
         """Itself."""
         return [self]
+
+    def layer(self, number: int) -> Explanation:
+        """The relevance that entered one block, to be looked at as an explanation of its own.
+
+        Args:
+            number: of the block, 0 for the first; negative numbers count from the end.
+
+        Example:
+            >>> explainer("a gripping film").layer(3).show()
+        """
+        if self.layers is None:
+            raise WhenceError(f"'{self.method}' does not say what entered each block.")
+        count = self.layers.shape[1]
+        if not -count <= number < count:
+            raise InputError(f"There is no layer {number}: the model has {count}, from 0 to {count - 1}.")
+        at = number % count
+        scores = self.layers[:, at]
+        return replace(
+            self, scores=scores, streams={next(iter(self.streams)): scores}, ledger=None, layers=None, heads=None,
+            branches=None, pairs=None if self.pairs is None else self.pairs[:, at : at + 1],
+            options={**self.options, "layer": at},
+        )  # fmt: skip
 
     def table(self, what: str = "heads", layer: int | None = None, sample: int = 0) -> Table:
         """What happened inside, to be looked at: :meth:`Table.show`, :meth:`Table.save`.

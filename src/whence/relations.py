@@ -155,7 +155,9 @@ def replace(mine: State, read: State, A: Tensor, queries: Dim, keys: Dim) -> Sta
     return {**mine, **({keys: A} if keys in read else {stream: A @ R for stream, R in read.items()})}
 
 
-def explained(run: Run, written: Sequence[Written], every: bool = False) -> list[tuple[Dim, Tensor]]:
+def explained(
+    run: Run, written: Sequence[Written], every: bool = False, token: int | None = None
+) -> list[tuple[Dim, Tensor]]:
     """Of the last state of every stream, the rows that the target reads: their mean, ``[batch, tokens]`` per stream.
 
     A stream that another one reads in the end (an encoder) has its part there. The main stream, which the first
@@ -165,6 +167,7 @@ def explained(run: Run, written: Sequence[Written], every: bool = False) -> list
         run: a traced forward.
         written: what attentions wrote.
         every: the sum of all rows of the streams that the target reads, instead.
+        token: the row of this token of the main stream, instead.
     """
     ends = [w for w in {w.rows: w for w in written}.values() if not w.read]
     gradients = run.backward([w.tensor for w in ends])
@@ -179,6 +182,10 @@ def explained(run: Run, written: Sequence[Written], every: bool = False) -> list
         if every:
             real = rows.new_ones(rows.shape) if run.mask is None or run.mask.shape != rows.shape else ~run.mask
             weights = (real & rows.any(-1, keepdim=True)).to(weights.dtype)
+        if token is not None:
+            weights = torch.zeros_like(weights)
+            if w.rows == run.tokens():
+                weights[:, token] = 1
         for stream, R in w.state.items():
             scores[stream] = scores.get(stream, 0.0) + (weights.to(R.dtype)[:, None] @ R)[:, 0]
     main = run.tokens()

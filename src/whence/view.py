@@ -29,6 +29,8 @@ class Panel:
         grid: for a picture: height and width in patches; for a spectrogram: bands and moments; for a series: time
             steps and channels (1 if the scores are of all channels together).
         patches: the scores of the grid, ``[h, w]``, its first row on top.
+        drew: for each word that has a score, or each patch, those that it drew on most: their numbers among the words
+            or patches, and how much relevance went there; empty where that is not known.
     """
 
     stream: str
@@ -40,6 +42,11 @@ class Panel:
     heat: Floats | None = None
     grid: tuple[int, int] | None = None
     patches: Floats | None = None
+    drew: tuple[tuple[tuple[int, float], ...], ...] = ()
+
+    def sources(self, i: int) -> tuple[int | None, tuple[tuple[int, float], ...]]:
+        """The number of a word or patch, and what it drew on; nothing where that is not known."""
+        return (i, self.drew[i]) if self.drew else (None, ())
 
 
 @dataclass(frozen=True)

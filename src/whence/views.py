@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from .origin import ImageOrigin, Origin, SeriesOrigin, SoundOrigin, TextOrigin
 from .result import Result
 from .view import Card, Panel, View
+from .words import Piece
+
+DREW = 5  # words or patches that one drew on, at most
+FAINT = 0.1  # of the strongest of them: what is less is left out
 
 
 def cards(results: Iterable[Result]) -> list[Card]:
@@ -66,16 +70,40 @@ def _panel(one: Result, name: str, origin: Origin | None) -> Panel:
         own = scores[~special]
         return Panel(name, scores, special, origin, grid=(len(own), 1), patches=own[:, None])
     has_picture = isinstance(origin, ImageOrigin)
+    pieces = tuple(origin.pieces(scores.tolist())) if isinstance(origin, TextOrigin) else ()
     return Panel(
         stream=name,
         scores=scores,
         special=special,
         origin=origin,
-        pieces=tuple(origin.pieces(scores.tolist())) if isinstance(origin, TextOrigin) else (),
+        pieces=pieces,
         tokens=origin.tokens if isinstance(origin, TextOrigin) else (),
         heat=one.heatmap()[0].double().cpu().numpy() if has_picture and grid is not None else None,
         grid=grid,
         patches=None if grid is None else one.patches[0].double().cpu().numpy(),
+        drew=_drew(one, name, pieces, grid),
+    )
+
+
+def _drew(
+    one: Result, name: str, pieces: Sequence[Piece], grid: tuple[int, int] | None
+) -> tuple[tuple[tuple[int, float], ...], ...]:
+    """What each word or patch drew on most, in all layers together: see ``Result.pairs``."""
+    if one.pairs is None or name != next(iter(one.streams)):
+        return ()
+    if pieces:
+        places = [piece.positions for piece in pieces if piece.score is not None]
+    else:
+        places = [(one.patch_start + i,) for i in range(grid[0] * grid[1])] if grid is not None else []
+    members = np.zeros((len(places), one.pairs.shape[-1]))
+    for row, positions in zip(members, places, strict=True):
+        row[list(positions)] = 1.0
+    moved = members @ one.pairs[0].sum(0).double().cpu().numpy() @ members.T
+    np.fill_diagonal(moved, 0.0)
+    strongest = np.argsort(-np.abs(moved), axis=1, kind="stable")[:, :DREW]
+    return tuple(
+        tuple((int(j), float(row[j])) for j in best if abs(row[j]) > FAINT * np.abs(row).max())
+        for row, best in zip(moved, strongest, strict=True)
     )
 
 

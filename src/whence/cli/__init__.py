@@ -19,6 +19,7 @@ from .locate import locate
 from .look import check, demo, methods
 from .probe import probe
 from .run import run, summarize
+from .serve import serve
 
 app = typer.Typer(
     name="whence",
@@ -39,6 +40,7 @@ for command in (
     run,
     summarize,
     probe,
+    serve,
     methods,
     measures,
     demo,

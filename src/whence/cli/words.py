@@ -61,9 +61,7 @@ def load(model: str, device: str | None, dtype: str, remote: bool, pickle: bool,
     """A model from the command line's words."""
     import torch
 
-    precision: Any = dtype if dtype == "auto" else getattr(torch, dtype, None)
-    if dtype != "auto" and not (isinstance(precision, torch.dtype) and precision.is_floating_point):
-        raise InputError(f"'{dtype}' is no precision: float32, float64, bfloat16, float16 or auto.")
+    precision = precision_of(dtype)
     quiet()
     try:
         where = None if device is None else torch.device(device)
@@ -72,6 +70,16 @@ def load(model: str, device: str | None, dtype: str, remote: bool, pickle: bool,
     return Explainer.from_pretrained(
         model, device=where, dtype=precision, trust_remote_code=remote, allow_pickle=pickle, truncate=truncate
     )
+
+
+def precision_of(dtype: str) -> Any:
+    """A precision by its name."""
+    import torch
+
+    precision: Any = dtype if dtype == "auto" else getattr(torch, dtype, None)
+    if dtype != "auto" and not (isinstance(precision, torch.dtype) and precision.is_floating_point):
+        raise InputError(f"'{dtype}' is no precision: float32, float64, bfloat16, float16 or auto.")
+    return precision
 
 
 def target_of(word: str | None) -> Any:

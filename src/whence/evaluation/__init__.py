@@ -10,5 +10,18 @@ from .evaluate import evaluate
 from .measure import Measure, measure, measures
 from .results import Cell, Difference, Evaluation
 from .shards import load
+from .trial import Trial, trial
 
-__all__ = ["Cell", "Contender", "Difference", "Evaluation", "Measure", "evaluate", "load", "measure", "measures"]
+__all__ = [
+    "Cell",
+    "Contender",
+    "Difference",
+    "Evaluation",
+    "Measure",
+    "Trial",
+    "evaluate",
+    "load",
+    "measure",
+    "measures",
+    "trial",
+]

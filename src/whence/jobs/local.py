@@ -18,6 +18,7 @@ import torch
 from ..errors import InputError, ModelError
 from ..explainer import Explainer
 from ..pretrained import quiet
+from .allocator import memory_kept
 from .chunk import Chunk, Chunks
 from .task import Task
 from .worker import Done, Worker
@@ -53,7 +54,8 @@ class Local:
             return
         if isinstance(task.model, Explainer):
             raise InputError("Several workers load the model themselves: give its path or id, not an explainer.")
-        yield from self._pool(task, iter(chunks), stopping, count)
+        with memory_kept():
+            yield from self._pool(task, iter(chunks), stopping, count)
 
     def _default(self, task: Task) -> int:
         device = str(task.loading.get("device") or "cpu")

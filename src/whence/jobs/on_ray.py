@@ -18,6 +18,7 @@ from ..errors import InputError
 from ..explainer import Explainer
 from ..extras import need
 from ..pretrained import quiet
+from .allocator import memory_kept
 from .chunk import Chunks
 from .task import Task
 from .worker import Done, Worker
@@ -53,7 +54,8 @@ class OnRay:
             raise InputError("Ray's workers load the model themselves: give its path or id, not an explainer.")
         started = not ray.is_initialized()
         if started:
-            ray.init(address=self.address, log_to_driver=False, include_dashboard=False, logging_level="error")
+            with memory_kept():
+                ray.init(address=self.address, log_to_driver=False, include_dashboard=False, logging_level="error")
         try:
             context = data.DataContext.get_current()
             context.enable_progress_bars = False
@@ -66,7 +68,7 @@ class OnRay:
             read = data.read_datasource(_source(data, chunks), override_num_blocks=1, num_cpus=0)
             explained = read.map_batches(
                 _Actor, fn_constructor_args=(task, max(1, int(self.cpus))), batch_size=1,
-                compute=data.ActorPoolStrategy(size=count),
+                compute=data.ActorPoolStrategy(size=count, max_tasks_in_flight_per_actor=1),  # parts are long
                 num_cpus=None if self.gpus else self.cpus, num_gpus=self.gpus or None,
             )  # fmt: skip
             for row in explained.iter_rows():

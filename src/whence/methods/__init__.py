@@ -45,13 +45,16 @@ class Reading:
 class Method:
     """A method: a dataclass of its options, with a rulebook and a read-out.
 
-    Class attributes describe it for :func:`whence.methods`: ``paper``; whether it is ``class_specific`` and
-    ``conservative``; its cost in ``forwards`` and ``backwards``, in words where it depends on the input; what it
-    ``needs`` of a model; the options that make it ``quick``, if all that is asked is whether it applies.
+    Class attributes describe it for :func:`whence.methods`: ``paper``; what it ``shows``, and when to ``beware`` of it,
+    each a sentence for people who do not know methods; whether it is ``class_specific`` and ``conservative``; its cost
+    in ``forwards`` and ``backwards``, in words where it depends on the input; what it ``needs`` of a model; the options
+    that make it ``quick``, if all that is asked is whether it applies.
     """
 
     name: ClassVar[str]
     paper: ClassVar[str] = ""
+    shows: ClassVar[str] = ""
+    beware: ClassVar[str] = ""
     class_specific: ClassVar[bool] = True
     conservative: ClassVar[bool] = False
     forwards: ClassVar[int | str] = 1
@@ -104,6 +107,7 @@ class Methods(dict[str, type[Method]]):
             {
                 "name": name, "class_specific": cls.class_specific, "conservative": cls.conservative,
                 "forwards": cls.forwards, "backwards": cls.backwards, "needs": cls.needs, "paper": cls.paper,
+                "shows": cls.shows, "beware": cls.beware,
                 "options": {f.name: f.default for f in fields(cls)},  # type: ignore[arg-type]  # a dataclass
             }
             for name, cls in self.items()

@@ -67,6 +67,11 @@ class Attention(AttentionLevel):
     """
 
     paper: ClassVar[str] = "Bahdanau et al., 2015; A-Last in Ali et al., 2022"
+    shows: ClassVar[str] = "How much the last layer's attention looks at each token."
+    beware: ClassVar[str] = (
+        "Attention is where a model looks, not what it uses: it is the same for every answer, and says nothing of"
+        " for or against."
+    )
 
     layer: int = -1
     head: int | None = None

@@ -40,6 +40,10 @@ class AttentionFlow(AttentionLevel):
     """
 
     paper: ClassVar[str] = "Abnar, Zuidema, ACL 2020"
+    shows: ClassVar[str] = "How much attention can reach each token through all layers, like water through pipes."
+    beware: ClassVar[str] = (
+        "It is the same for every answer, and slow for long inputs; attention is not the same as influence."
+    )
 
     start_layer: int = 0
     residual: bool = True

@@ -52,6 +52,12 @@ class AttnLRP(InputLevel):
     """
 
     paper: ClassVar[str] = "Achtibat et al., ICML 2024"
+    shows: ClassVar[str] = (
+        "The answer's score handed back layer by layer, shared out at every step, attention's own weights included."
+    )
+    beware: ClassVar[str] = (
+        "Be careful where the books (the ledger) do not balance, and where few of the answer's points reach the input."
+    )
 
     attention: str = "split"
     gamma: float | None = None

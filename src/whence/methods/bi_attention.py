@@ -60,6 +60,11 @@ class BiAttention(Method):
     """
 
     paper: ClassVar[str] = "Chen et al., TMLR 2023"
+    shows: ClassVar[str] = (
+        "How attention and the values that it moves carried the answer, with gradients averaged on the way from "
+        "an empty input."
+    )
+    beware: ClassVar[str] = "It needs some twenty backward passes, and shows only what passed through attention."
     forwards: ClassVar[int] = 20
     backwards: ClassVar[int] = 20
     needs: ClassVar[str] = "attention"

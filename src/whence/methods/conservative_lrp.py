@@ -45,6 +45,13 @@ class ConservativeLRP(InputLevel):
     """
 
     paper: ClassVar[str] = "Ali et al., ICML 2022"
+    shows: ClassVar[str] = (
+        "The answer's score handed back layer by layer so that little is lost: each word or patch gets its share."
+    )
+    beware: ClassVar[str] = (
+        "Be careful where the ledger says that constants inside the model took much of the score: that share is "
+        "nobody's."
+    )
     conservative: ClassVar[bool] = True
 
     heads: bool = True

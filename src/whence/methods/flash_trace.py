@@ -121,6 +121,10 @@ class FlashTrace(Method):
     """
 
     paper: ClassVar[str] = "Pan et al., ICML 2026"
+    shows: ClassVar[str] = (
+        "How strongly each token's own contribution reached the answer, layer by layer, made for long texts."
+    )
+    beware: ClassVar[str] = "It has no sign (for or against) and hardly differs between answers."
     class_specific: ClassVar[bool] = False
     backwards: ClassVar[int] = 0
     needs: ClassVar[str] = "attention inside residual blocks"

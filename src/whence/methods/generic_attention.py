@@ -34,7 +34,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..axes import Dim
+from ..axes import Dim, size_of
 from ..errors import MethodError
 from ..maps import walk
 from ..relations import State, accumulate, explained, from_layer, relate
@@ -62,24 +62,33 @@ class GenericAttention(AttentionLevel):
         start_layer: the first layer taken into account, counted in each stream.
         normalise: divide each row of ``I + A`` by its sum (one stream only).
         co_attention: eq. 10: ``"normalised"``, ``"plain"`` (without eq. 8, 9) or ``"bare"`` (``A`` alone).
+        token: the row of this token of the stream that is read first (a word: what it drew on, in the text and in the
+            picture beside it), instead of the rows that the target reads.
     """
 
     paper: ClassVar[str] = "Chefer, Gur, Wolf, ICCV 2021"
+    shows: ClassVar[str] = "Attention weighted by how much it helped the answer, followed through all layers."
+    beware: ClassVar[str] = "It shows only what speaks for the answer, and nothing that bypassed attention."
     class_specific: ClassVar[bool] = True
 
     start_layer: int = 0
     normalise: bool = False
     co_attention: str = "normalised"
+    token: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.co_attention not in ("normalised", "plain", "bare"):
             raise MethodError(f"`co_attention` must be 'normalised', 'plain' or 'bare', not {self.co_attention!r}.")
+        if self.token is not None and self.rows != "target":
+            raise MethodError("`token` chooses one row and `rows` all of them: give one of the two.")
 
     def read(self, run: Run) -> Reading:
         """The explained rows of ``R``."""
         require_attention(run, self.name, self.start_layer)
         require_local(run, self.name)
+        if self.token is not None and not 0 <= self.token < size_of(run.tokens()):
+            raise MethodError(f"There is no token {self.token}: there are {size_of(run.tokens())}, from 0.")
         return self._streams(run) if several_streams(run) else self._rolled_up(run)
 
     def _rolled_up(self, run: Run) -> Reading:
@@ -91,10 +100,12 @@ class GenericAttention(AttentionLevel):
         rows = records[last].zeros(1, records[last].shape[1])
         if self.rows == "all":
             rows = all_rows(rows)
+        if self.token is not None:
+            rows[:, :, self.token] = 1.0
 
         def visit(i: int, A: Tensor, gradient: Tensor) -> None:
             nonlocal rows
-            if i == last and self.rows == "target":
+            if i == last and self.rows == "target" and self.token is None:
                 rows = read_rows(gradient)
             weighted = positive(A, gradient)
             shares[i] = weighted.sum((-2, -1))
@@ -111,7 +122,7 @@ class GenericAttention(AttentionLevel):
         """Of several streams: every attention's map first, then the states of all tokens."""
         maps, shares = self.maps(run, keep=True)
         written = relate(run, from_layer(run, maps, self.start_layer), self.update)
-        (_, scores), *others = explained(run, written, every=self.rows == "all")
+        (_, scores), *others = explained(run, written, every=self.rows == "all", token=self.token)
         return Reading(scores, heads=stacked(shares), others=others)
 
     def maps(self, run: Run, keep: bool = False) -> tuple[list[Tensor], list[Tensor]]:

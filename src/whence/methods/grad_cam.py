@@ -36,6 +36,8 @@ class GradCam(AttentionLevel):
     """
 
     paper: ClassVar[str] = "Selvaraju et al., 2017; on attention as in Chefer et al., CVPR 2021"
+    shows: ClassVar[str] = "The last layer's attention, weighted by how much it helped the answer."
+    beware: ClassVar[str] = "It sees one layer only; in deep models that layer may have mixed all tokens already."
     class_specific: ClassVar[bool] = True
 
     weights: str = "row"

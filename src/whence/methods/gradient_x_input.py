@@ -88,6 +88,8 @@ class GradientXInput(InputLevel):
     """Gradient x input."""
 
     paper: ClassVar[str] = "Shrikumar et al., 2017"
+    shows: ClassVar[str] = "Which tokens would change the answer most if they were scaled a little."
+    beware: ClassVar[str] = "It is noisy in deep models, and misses what has already reached its full effect."
 
     def rulebook(self) -> Rulebook:
         """No rules: every operation keeps its derivative."""

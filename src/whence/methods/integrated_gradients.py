@@ -56,6 +56,8 @@ class IntegratedGradients(Averaged):
     """
 
     paper: ClassVar[str] = "Sundararajan, Taly, Yan, ICML 2017"
+    shows: ClassVar[str] = "The change of the answer on the way from an empty input to this one, shared among tokens."
+    beware: ClassVar[str] = "It depends on what counts as an empty input; with few steps the shares do not add up."
     conservative: ClassVar[bool] = True
     forwards: ClassVar[int] = 33
     backwards: ClassVar[int] = 32

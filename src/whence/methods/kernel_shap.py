@@ -36,6 +36,8 @@ class KernelShap(Sampled):
     """Shapley values of tokens, by regression."""
 
     paper: ClassVar[str] = "Lundberg, Lee, NeurIPS 2017"
+    shows: ClassVar[str] = "A fair share for each token, from hiding many random groups of tokens."
+    beware: ClassVar[str] = "Hidden groups make inputs the model never saw; with few samples the shares are noisy."
     conservative: ClassVar[bool] = True
     quick: ClassVar[Mapping[str, Any]] = {"samples": 2}
 

@@ -50,6 +50,10 @@ class LeGrad(Method):
     """
 
     paper: ClassVar[str] = "Bousselham et al., ICCV 2025"
+    shows: ClassVar[str] = (
+        "Which tokens the attention of every layer would have to look at more, for the answer to grow."
+    )
+    beware: ClassVar[str] = "It shows only what speaks for the answer, and was made for vision models."
     needs: ClassVar[str] = "attention inside residual blocks"
     quick: ClassVar[Mapping[str, Any]] = {"layers": 1}
 

@@ -46,6 +46,8 @@ class Lime(Sampled):
     """
 
     paper: ClassVar[str] = "Ribeiro, Singh, Guestrin, KDD 2016"
+    shows: ClassVar[str] = "A simple weighted list of tokens that mimics the model around this input."
+    beware: ClassVar[str] = "It changes with the random samples; where its fit is poor, so is the explanation."
     quick: ClassVar[Mapping[str, Any]] = {"samples": 2}
 
     width: float = 0.25

@@ -37,6 +37,8 @@ class Occlusion(Perturbed):
     """
 
     paper: ClassVar[str] = "Zeiler, Fergus, ECCV 2014"
+    shows: ClassVar[str] = "How much the answer falls when each token alone is hidden."
+    beware: ClassVar[str] = "Words that stand in for each other hide each other: neither seems to matter."
     forwards: ClassVar[int | str] = "1 + tokens"
     quick: ClassVar[Mapping[str, Any]] = {"window": 1_000_000}
 

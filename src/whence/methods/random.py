@@ -33,6 +33,8 @@ class Random(Method):
     """
 
     paper: ClassVar[str] = "none"
+    shows: ClassVar[str] = "Nothing: random numbers, the floor that every method must beat."
+    beware: ClassVar[str] = "Never trust it; but what looks no better than this deserves no trust either."
     class_specific: ClassVar[bool] = False
     backwards: ClassVar[int] = 0
 

@@ -40,6 +40,8 @@ class ResLRP(InputLevel):
     """
 
     paper: ClassVar[str] = "Berend et al., 2026"
+    shows: ClassVar[str] = "The answer's score handed back layer by layer, with care for what goes past each block."
+    beware: ClassVar[str] = "Be careful where the ledger does not balance."
 
     gamma: float = 1.0
     attention: str = "split"

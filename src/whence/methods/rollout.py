@@ -36,6 +36,8 @@ class Rollout(AttentionLevel):
     """
 
     paper: ClassVar[str] = "Abnar, Zuidema, ACL 2020"
+    shows: ClassVar[str] = "Attention multiplied through all layers: which tokens could have reached the answer."
+    beware: ClassVar[str] = "It is the same for every answer, and says nothing of for or against."
 
     start_layer: int = 0
     residual: bool = True

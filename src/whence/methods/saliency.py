@@ -31,6 +31,8 @@ class Saliency(InputLevel):
     """
 
     paper: ClassVar[str] = "Simonyan, Vedaldi, Zisserman, 2014"
+    shows: ClassVar[str] = "Which tokens the answer reacts to most, whatever the direction."
+    beware: ClassVar[str] = "It has no sign and is noisy in deep models: reacting to a word is not resting on it."
 
     norm: str = "l2"
 

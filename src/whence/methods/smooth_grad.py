@@ -42,6 +42,8 @@ class SmoothGrad(Averaged):
     """
 
     paper: ClassVar[str] = "Smilkov et al., 2017"
+    shows: ClassVar[str] = "Gradients averaged over slightly disturbed copies of the input."
+    beware: ClassVar[str] = "It depends on how strong the disturbance is; slow."
     forwards: ClassVar[int] = 26
     backwards: ClassVar[int] = 25
     quick: ClassVar[Mapping[str, Any]] = {"samples": 1}

@@ -47,6 +47,10 @@ class TokenTM(Method):
     """
 
     paper: ClassVar[str] = "Wu et al., CVPR 2024"
+    shows: ClassVar[str] = (
+        "How tokens were transformed and mixed from layer to layer, weighted by the answer's gradient."
+    )
+    beware: ClassVar[str] = "It shows only what speaks for the answer, and was made for vision models."
     needs: ClassVar[str] = "attention inside residual blocks"
 
     rules: str = "gradient"

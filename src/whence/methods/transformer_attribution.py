@@ -75,6 +75,12 @@ class TransformerAttribution(Method):
     """
 
     paper: ClassVar[str] = "Chefer, Gur, Wolf, CVPR 2021"
+    shows: ClassVar[str] = (
+        "Relevance and gradients of attention joined, followed through all layers: which tokens spoke for this answer."
+    )
+    beware: ClassVar[str] = (
+        "It shows only what speaks for the answer; where attention carries little, so does the picture."
+    )
     backwards: ClassVar[int] = 2
     needs: ClassVar[str] = "attention"
 

@@ -35,24 +35,24 @@ def page(
         >>> Path("why.html").write_text(page(e.cards(), intro=["Reviews of one film."]), encoding="utf-8")
     """
     medium = Medium(live=True)
-    style, script = _style(), Markup(_file("page.js"))
+    styled, live = style(), script()
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=_policy(style, script)),
+        tag("meta", http_equiv="Content-Security-Policy", content=_policy(styled, live)),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
         tag("title", plain(title)),
-        tag("style", style),
+        tag("style", styled),
     )
     body = tag(
         "body",
-        tag("header", tag("h1", tag("bdi", title)), *(tag("p", p) for p in intro), _legend(cards, live=True)),
+        tag("header", tag("h1", tag("bdi", title)), *(tag("p", p) for p in intro), legend(cards, live=True)),
         *_contents(cards),
         tag("main", *sections, *(draw_card(card, medium, id=f"card-{i}") for i, card in enumerate(cards, 1))),
         tag("div", id="whence-tip", hidden=True, aria_hidden="true"),
         tag("div", id="whence-voice", class_="whence-unseen", role="status"),
-        tag("script", script),
+        tag("script", live),
         class_="whence whence-page",
     )
     return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
@@ -66,11 +66,17 @@ def fragment(cards: Sequence[Card]) -> str:
     """
     medium = Medium(live=False)
     shown = [draw_card(card, medium) for card in cards]
-    return tag("div", tag("style", _style()), _legend(cards, live=False), *shown, class_="whence whence-notebook")
+    return tag("div", tag("style", style()), legend(cards, live=False), *shown, class_="whence whence-notebook")
 
 
-def _style() -> Markup:
+def style() -> Markup:
+    """The style of everything that is drawn."""
     return Markup(f"{shade_rules()}\n{_file('page.css')}")
+
+
+def script() -> Markup:
+    """What makes a page live: scores of what is pointed at, walking with the keys."""
+    return Markup(_file("page.js"))
 
 
 def _file(name: str) -> str:
@@ -89,7 +95,8 @@ def _policy(style: str, script: str) -> str:
     )
 
 
-def _legend(cards: Sequence[Card], live: bool) -> Markup:
+def legend(cards: Sequence[Card], live: bool) -> Markup:
+    """How to read the colours, and in a live page how to read scores."""
     signed = any(view.signed for card in cards for view in card.views)
     steps = [LEVELS * k // SWATCHES for k in range(1, SWATCHES + 1)]
     scale = [

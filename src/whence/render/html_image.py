@@ -36,7 +36,10 @@ def draw_image(panel: Panel, limit: float, medium: Medium) -> Drawn:
     for row, top, bottom in rows:
         for column, left, right in columns:
             assert panel.patches is not None
-            said.append(Row(f"row {row + 1}, column {column + 1}", float(panel.patches[row, column])))
+            at = row * panel.patches.shape[1] + column
+            said.append(
+                Row(f"row {row + 1}, column {column + 1}", float(panel.patches[row, column]), *panel.sources(at))
+            )
             box = {"x": left, "y": top, "width": right - left, "height": bottom - top}
             shapes.append(medium.rect(said[-1], not shapes, fill="#fff", fill_opacity=0, **box))
     drawing = tag(
@@ -68,7 +71,7 @@ def _picture(origin: ImageOrigin, medium: Medium) -> Markup:
     key = hashlib.sha256(origin.image.tobytes() + bytes(str(origin.image.shape), "ascii")).hexdigest()[:16]
     if medium.live and key in medium.pictures:
         return tag("use", href=f"#{medium.pictures[key]}")
-    name = f"whence-picture-{key}" if medium.live else None
+    name = f"whence-{medium.name}-{key}" if medium.live else None
     if name:
         medium.pictures[key] = name
     return tag(

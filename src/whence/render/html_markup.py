@@ -11,7 +11,7 @@ HIDDEN = re.compile(
     "\ud800-\udfff\U000e0000-\U000e007f]"
 )
 CLOSED = {"rect", "image", "path", "use", "line"}  # of SVG
-VOID = {"meta", "input", "br"}
+VOID = {"meta", "input", "br", "img"}
 
 
 class Markup(str):

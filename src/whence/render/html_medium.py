@@ -11,10 +11,24 @@ from .html_shade import number, signed
 
 
 class Row(NamedTuple):
-    """One thing that has a score: its name in the table of the strongest."""
+    """One thing that has a score.
+
+    Attributes:
+        label: its name in the table of the strongest.
+        score: its score.
+        number: of the thing in its panel, if others may have drawn on it.
+        drew: the things that it drew on most: their numbers, and how much.
+    """
 
     label: str
     score: float
+    number: int | None = None
+    drew: Sequence[tuple[int, float]] = ()
+
+    def drawn_on(self) -> dict[str, object]:
+        """Attributes for the script of a live page."""
+        said = " ".join(f"{number}:{signed(amount)}" for number, amount in self.drew)
+        return {"data_i": self.number, "data_drew": said or None}
 
 
 class Drawn(NamedTuple):
@@ -31,27 +45,28 @@ class Medium:
 
     Attributes:
         live: whether there is a script.
+        name: tells it apart from others on one page.
         pictures: pictures that the page already holds, with the id of each.
     """
 
     live: bool
+    name: str = "picture"
     pictures: dict[str, str] = field(default_factory=dict)
 
-    def item(
-        self, name: str, text: str, label: str, score: float, first: bool, more: str = "", **attributes: object
-    ) -> Markup:
+    def item(self, name: str, text: str, row: Row, first: bool, more: str = "", **attributes: object) -> Markup:
         """Something in a text that says its score when it is pointed at."""
         if self.live:
-            named = label if label != text else None
-            said = {"data_s": signed(score), "data_label": named, "data_more": more or None}
-            return tag(name, text, **attributes, **said, tabindex=0 if first else None)
-        return tag(name, text, **attributes, title=f"{label}: {number(score)}" + (f" ({more})" if more else ""))
+            named = row.label if row.label != text else None
+            said = {"data_s": signed(row.score), "data_label": named, "data_more": more or None}
+            return tag(name, text, **attributes, **said, **row.drawn_on(), tabindex=0 if first else None)
+        told = f"{row.label}: {number(row.score)}" + (f" ({more})" if more else "")
+        return tag(name, text, **attributes, title=told)
 
     def rect(self, row: Row, first: bool, /, **attributes: object) -> Markup:
         """A rectangle of a drawing that says its score when it is pointed at."""
         if self.live:
             said = {"data_s": signed(row.score), "data_label": row.label, "tabindex": 0 if first else None}
-            return tag("rect", class_="whence-item", **said, **attributes)
+            return tag("rect", class_="whence-item", **said, **row.drawn_on(), **attributes)
         title = tag("title", plain(f"{row.label}: {number(row.score)}"))
         return tag("rect", title, class_="whence-item", **attributes)
 

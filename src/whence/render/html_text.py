@@ -31,8 +31,8 @@ class _Stretch(NamedTuple):
 def draw_text(panel: Panel, limit: float, medium: Medium) -> Drawn:
     """The user's own text, every word on the colour of its score."""
     scored = [p for p in panel.pieces if p.score is not None]
-    rows = [Row(label(p.text), p.score) for p in scored if p.score is not None]
-    first = scored[0] if scored else None
+    rows = [Row(label(p.text), p.score, *panel.sources(i)) for i, p in enumerate(scored) if p.score is not None]
+    known = {id(piece): row for piece, row in zip(scored, rows, strict=True)}
     unread = panel.origin.unread if isinstance(panel.origin, TextOrigin) else ()
     paragraphs = []
     for part, grouped in groupby(panel.pieces, lambda p: p.part):
@@ -40,7 +40,7 @@ def draw_text(panel: Panel, limit: float, medium: Medium) -> Drawn:
         cut = _stretches(pieces, [s for s in unread if s.part == part])
         runs = []
         for skipped, stretches in groupby(cut, lambda s: s.unread):
-            run = join([_word(s, panel, limit, medium, s.piece is first) for s in stretches])
+            run = join([_word(s, known.get(id(s.piece)), panel, limit, medium) for s in stretches])
             runs.append(tag("span", run, class_="whence-unread", title=UNREAD) if skipped else run)
         paragraphs.append(tag("p", *runs, dir=direction(p.text for p in pieces)))
     if not paragraphs:
@@ -65,15 +65,16 @@ def direction(texts: Iterable[str]) -> str:
     return "ltr"
 
 
-def _word(stretch: _Stretch, panel: Panel, limit: float, medium: Medium, first: bool) -> Markup:
+def _word(stretch: _Stretch, row: Row | None, panel: Panel, limit: float, medium: Medium) -> Markup:
     piece = stretch.piece
-    if piece.score is None:
+    if row is None:
         return visible(stretch.text)
     tokens = [panel.tokens[i] for i in piece.positions if i < len(panel.tokens)]
     more = "tokens: " + " · ".join(label(t) for t in tokens) if tokens and tokens != [piece.text] else ""
-    shaded = "" if stretch.unread else shade_class(piece.score, limit)
+    shaded = "" if stretch.unread else shade_class(row.score, limit)
     classes = " ".join(filter(None, ["whence-w", shaded]))
-    return medium.item("span", stretch.text, label(piece.text), piece.score, first, more, class_=classes)
+    first = next(p for p in panel.pieces if p.score is not None) is piece
+    return medium.item("span", stretch.text, row, first, more, class_=classes)
 
 
 def _stretches(pieces: Sequence[Piece], unread: Sequence[Span]) -> Iterator[_Stretch]:

@@ -96,7 +96,7 @@ def _framed(panel: Panel, drawn: Drawn, title: str, several: bool) -> Markup:
 def _details(view: View, drawn: Sequence[Drawn]) -> Markup:
     tables = [_details_of(f"Strongest {d.noun}", _strongest(d, view.limit)) for d in drawn if d.rows]
     if view.kept or view.absorbed:
-        tables.append(_details_of("Where the relevance went", _ledger(view)))
+        tables.append(_details_of("Where the relevance went", draw_ledger(view)))
     return tag("div", *tables, class_="whence-details")
 
 
@@ -118,7 +118,7 @@ def _strongest(drawn: Drawn, limit: float) -> Markup:
     return tag("table", tag("caption", caption), *rows, class_="whence-table")
 
 
-def _ledger(view: View) -> Markup:
+def draw_ledger(view: View) -> Markup:
     """Where the target's value went: a sentence, a bar per block, and what took the most."""
     sentences = [f"{rounded(view.kept[0])} of the target's value reached the input"] if view.kept else []
     if view.absorbed:

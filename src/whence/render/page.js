@@ -28,8 +28,28 @@
     shown = item;
     tip.replaceChildren(element("bdi", short(nameOf(item))), " ", element("b", scoreOf(item)));
     if (item.dataset.more) tip.append(element("small", short(item.dataset.more)));
+    const sources = sourcesOf(item);
+    if (sources.length) tip.append(element("small", toldOf(sources)));
+    for (const [source] of sources) source.classList.add("whence-source");
     tip.hidden = false;
     place(item, x);
+  }
+
+  // what an item drew on, and how much went there; those that are on show are marked while it is pointed at
+  function sourcesOf(item) {
+    unmark();
+    const group = item.closest("[data-walk]");
+    return (item.dataset.drew || "").split(" ").filter(Boolean).map((said) => {
+      const [number, amount] = said.split(":");
+      return [group.querySelector(`[data-i="${number}"]`), amount];
+    }).filter(([source]) => source);
+  }
+
+  const toldOf = (sources) =>
+    "drew on " + sources.map(([source, amount]) => `${short(nameOf(source))} ${amount.replace(/-/g, "−")}`).join(", ");
+
+  function unmark() {
+    for (const before of document.querySelectorAll(".whence-source")) before.classList.remove("whence-source");
   }
 
   function place(item, x) {
@@ -48,6 +68,7 @@
   function hide() {
     shown = null;
     tip.hidden = true;
+    unmark();
   }
 
   document.addEventListener("pointerover", (event) => {
@@ -64,8 +85,9 @@
   document.addEventListener("focusin", (event) => {
     const item = itemAt(event);
     if (!item) return hide();
+    const sources = sourcesOf(item);
     show(item);
-    voice.textContent = `${short(nameOf(item))}, ${scoreOf(item)}`;
+    voice.textContent = `${short(nameOf(item))}, ${scoreOf(item)}${sources.length ? "; " + toldOf(sources) : ""}`;
   });
   document.addEventListener("scroll", () => {
     if (shown && isKept(shown)) place(shown);

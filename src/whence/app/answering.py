@@ -1,0 +1,323 @@
+"""What happens when something on the page is pressed, chosen or written."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import gradio as gr
+
+from ..counterfactual.page import section as flipped
+from ..errors import ModelError, WhenceError
+from ..explanation import Explanation
+from ..render.html_markup import Markup
+from . import parts
+from .desk import Desk
+from .outcome import Classified, Found, Outcome
+from .question import DEFAULT, SAID, Question
+from .shelf import Served
+from .upload import uploaded
+from .work import CancelledError, Work
+
+T = TypeVar("T")
+Update = dict[Any, Any]
+Last = dict[str, Any]  # of the explanation before: the chances of each answer, and the seconds that it took
+LOOK = 0.25  # seconds between looks at work that goes on
+QUICK = 1.5  # seconds: what took less is explained again while the text is written
+TYPES = {"html": "text/html", "png": "image/png", "json": "application/json"}
+FAILED = "Something went wrong in the server; it was written to its log. Try again, or another method."
+
+
+class Answering:
+    """The page's answers.
+
+    Args:
+        desk: where questions are answered.
+        page: the components, by name.
+        folder: from which pictures are served.
+    """
+
+    def __init__(self, desk: Desk, page: Mapping[str, Any], folder: Path) -> None:
+        self.desk, self.page, self.folder = desk, page, folder
+
+    def _update(self, **changes: Any) -> Update:
+        return {self.page[name]: value for name, value in changes.items()}
+
+    # -- asking ------------------------------------------------------------------------------------------------------
+
+    def model(self, name: str) -> Update:
+        """Another model: its own inputs, examples and answers; what was shown is of the one before."""
+        return self._fields(self.desk.shelf[name]) | self._empty()
+
+    def _fields(self, served: Served, question: Question | None = None) -> Update:
+        """The inputs that a model takes, filled with a question, or with the model's first example."""
+        asked = question or Question(served.name, (served.texts or ("",))[0], picture=next(iter(served.pictures), ""))
+        classes = [SAID, *served.labels]
+        targets = [t for t in asked.targets if t in classes] or [SAID]
+        picture = self._lent(served, asked.picture) if asked.picture in served.pictures else None
+        return self._update(
+            model=served.name,
+            text=gr.update(visible=served.reads_text, value=asked.text),
+            second=asked.second,
+            pair=gr.update(visible=served.reads_text and not served.writes, open=bool(asked.second)),
+            image=gr.update(visible=served.reads_picture, value=picture),
+            examples=parts.examples(served),
+            methods=list(asked.methods),
+            targets=gr.update(visible=bool(served.labels)),
+            target=gr.update(choices=classes, value=targets[0]),
+            rival=gr.update(choices=["", *classes], value=targets[1] if len(targets) > 1 else ""),
+        )
+
+    def _empty(self) -> Update:
+        return self._update(
+            status="", answer="", choice="", shown=parts.empty(), more=gr.update(visible=False), question=None,
+            last={},
+        )  # fmt: skip
+
+    def example(self, name: str, event: gr.EventData) -> Update:
+        """An example was chosen."""
+        served = self.desk.shelf[name]
+        kind, _, which = str(event.asked).partition(":")
+        if kind == "text":
+            return self._update(text=served.texts[int(which)])
+        return self._update(image=self._lent(served, which))
+
+    def _lent(self, served: Served, name: str) -> str:
+        """An example picture, copied to where pictures are served from."""
+        path = self.folder / "examples" / served.name.replace("/", "-") / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(served.pictures[name], path)
+        return str(path)
+
+    def methods(self, names: list[str]) -> Markup:
+        """Others were chosen: what they show."""
+        return parts.method_words(names)
+
+    def arrive(self, address: str) -> Iterator[Update]:
+        """The page was opened: what its link asks is filled in."""
+        try:
+            question = Question.from_link(address.partition("#")[2])
+            served = self.desk.shelf[question.model if question else self.desk.shelf.first.name]
+            yield self._fields(served, question)
+        except WhenceError as error:
+            yield self._fields(self.desk.shelf.first) | self._update(status=parts.said(str(error), "problem"))
+
+    # -- explaining --------------------------------------------------------------------------------------------------
+
+    def explain(
+        self, model: str, text: str, second: str, image: str | None, methods: list[str], target: str, rival: str,
+        last: Last, request: gr.Request,
+    ) -> Iterator[Update]:  # fmt: skip
+        """The button: explain it, telling how far it is."""
+        targets = tuple(dict.fromkeys(t for t in (target, rival) if t))
+        example = Path(image or "").name if self._is_example(model, image) else ""
+        question = Question(
+            model, text or "", second or "", example, "" if example else image or "", tuple(methods or ()),
+            () if targets == (SAID,) else targets,
+        )  # fmt: skip
+        yield self._update(
+            explain=gr.update(visible=False), cancel=gr.update(visible=True), status=parts.said("Explaining", "work")
+        )
+        done: list[Found] = []
+        visitor, start, count = _visitor(request), time.perf_counter(), 0
+        running = self.desk.start(visitor, lambda work: self.desk.answer(visitor, question, work, done.append))
+        try:
+            for words in running.watched(LOOK):
+                fresh = {"shown": parts.explained(done)} if len(done) > count else {}
+                count = len(done)
+                yield self._update(status=parts.said(words, "work"), **fresh)
+        except GeneratorExit:  # the visitor has left
+            running.work.cancel()
+            raise
+        outcome, problem = self._guarded(running.result)
+        update = self._update(status=problem)
+        if outcome is not None:
+            now: Last = {"chances": parts.chances(outcome), "seconds": time.perf_counter() - start}
+            update |= self._shown(outcome, last.get("chances", {})) | self._update(last=now)
+        yield update | self._update(explain=gr.update(visible=True), cancel=gr.update(visible=False))
+
+    def follow(
+        self, model: str, text: str, second: str, image: str | None, methods: list[str], target: str, rival: str,
+        last: Last, request: gr.Request,
+    ) -> Iterator[Update]:  # fmt: skip
+        """The text is being written: explain it again, if the last explanation was quick."""
+        if text.strip() and last.get("seconds", QUICK) < QUICK:
+            yield from self.explain(model, text, second, image, methods, target, rival, last, request)
+
+    def _is_example(self, model: str, image: str | None) -> bool:
+        """Whether a picture is one of the model's examples: Gradio hands on a copy of it, under the same name."""
+        if not image:
+            return False
+        known = self.desk.shelf[model].pictures.get(Path(image).name)
+        try:
+            return known is not None and known.read_bytes() == Path(image).read_bytes()
+        except OSError:
+            return False
+
+    def _guarded(self, do: Callable[[], T]) -> tuple[T | None, Markup]:
+        """What it came to, or what is said instead."""
+        try:
+            return do(), Markup("")
+        except WhenceError as error:
+            return None, parts.said(str(error), "note" if isinstance(error, CancelledError) else "problem")
+        except Exception:
+            self.desk.log("failure", traceback=traceback.format_exc())
+            return None, parts.said(FAILED, "problem")
+
+    def _shown(self, outcome: Outcome, before: Mapping[str, float]) -> Update:
+        question = outcome.question
+        served, names = self.desk.shelf[question.model], outcome.names
+        update = self._update(
+            answer=parts.answer(parts.chances(outcome), before),
+            choice=parts.choice(outcome),
+            shown=parts.shown(outcome),
+            more=gr.update(visible=bool(names)),
+            which=gr.update(choices=names, value=names[0] if names else None, visible=len(names) > 1),
+            flipped="",
+            use=gr.update(visible=False),
+            code=question.code(served),
+            mark=question.link(),
+            question=question,
+        )
+        return update | (self._closer(outcome.explanations[0]) if names else {})
+
+    def cancel(self, request: gr.Request) -> None:
+        """The other button."""
+        self.desk.cancel(_visitor(request))
+
+    def choose(self, question: Question | None, event: gr.EventData, request: gr.Request) -> Iterator[Update]:
+        """A token, an object or a word was chosen."""
+        if question is None:
+            return
+        asked = replace(question, chosen=int(event.asked))
+        outcome, problem = self._now(asked, request)
+        if outcome is None:
+            yield self._update(status=problem)
+        else:
+            yield self._shown(outcome, {}) | self._update(status="")
+
+    # -- looking closer ----------------------------------------------------------------------------------------------
+
+    def _now(self, question: Question, request: gr.Request) -> tuple[Outcome | None, Markup]:
+        """The outcome of a question that was answered before: kept, or made again."""
+        visitor = _visitor(request)
+        running = self.desk.start(visitor, lambda work: self.desk.answer(visitor, question, work), "closer")
+        return self._guarded(running.result)
+
+    def _one(self, question: Question | None, which: str | None, request: gr.Request) -> Explanation | None:
+        """The explanation that is looked at."""
+        outcome = None if question is None else self._now(question, request)[0]
+        if outcome is None or not outcome.explanations:
+            return None
+        return outcome.explanations[outcome.names.index(which) if which in outcome.names else 0]
+
+    def _closer(self, e: Explanation) -> Update:
+        count = 0 if e.layers is None else e.layers.shape[1]
+        return self._update(
+            ledger=parts.ledger(e),
+            trial="",
+            layer=gr.update(maximum=max(count - 1, 1), value=0, visible=count > 1),
+            layered=parts.layer(e, 0),
+            heads=parts.heads(e),
+        )
+
+    def closer(self, question: Question | None, which: str, request: gr.Request) -> Update:
+        """Another of the explanations."""
+        e = self._one(question, which, request)
+        return {} if e is None else self._closer(e)
+
+    def layer(self, question: Question | None, which: str, layer: float, request: gr.Request) -> Markup:
+        """Another layer."""
+        e = self._one(question, which, request)
+        return Markup("") if e is None else parts.layer(e, int(layer))
+
+    def trial(self, question: Question | None, which: str, request: gr.Request) -> Iterator[Markup]:
+        """The explanation against random orders."""
+        e = self._one(question, which, request)
+        if question is None or e is None:
+            return
+
+        def do(work: Work, visitor: str) -> Markup:
+            return parts.trial_of(self.desk.trial(visitor, question, work, e))
+
+        yield from self._worked("trial", request, do)
+
+    def flip(self, question: Question | None, request: gr.Request) -> Iterator[Update]:
+        """The smallest change that flips the answer."""
+        if question is None:
+            return
+        texts: list[str] = []
+
+        def do(work: Work, visitor: str) -> Markup:
+            found = self.desk.flip(visitor, question, work)
+            if found.found and isinstance(found.changed, str):
+                texts.append(found.changed)
+            return parts.island(flipped(found))
+
+        for words in self._worked("flip", request, do):
+            yield self._update(flipped=words)
+        yield self._update(use=gr.update(visible=bool(texts)), changed="".join(texts))
+
+    def _worked(self, what: str, request: gr.Request, do: Callable[[Work, str], Markup]) -> Iterator[Markup]:
+        visitor = _visitor(request)
+        running = self.desk.start(visitor, lambda work: do(work, visitor), what)
+        for words in running.watched(LOOK):
+            yield parts.said(words, "work")
+        found, problem = self._guarded(running.result)
+        yield found or problem
+
+    # -- for programs ------------------------------------------------------------------------------------------------
+
+    def answer(
+        self, text: str = "", model: str = "", method: str = DEFAULT, target: str = "", image: str = "",
+        second: str = "",
+    ) -> dict[str, Any]:  # fmt: skip
+        """Explain one input: scores with the tokens or patches that they are of, and what the model says.
+
+        Args:
+            text: what the model shall read.
+            model: the name of a served model; the first, if none is given.
+            method: the name of a method.
+            target: the name of a class; what the model says, if none is given.
+            image: a picture as base64 (PNG, JPEG, ...), with or without ``data:image/...;base64,`` before it.
+            second: the second text of a pair.
+
+        Returns:
+            The explanation as it is saved as JSON; ``{"error": ...}`` with a sentence where there is none.
+        """
+        try:
+            with uploaded(image, self.desk.limits) as path:
+                targets = (target,) if target else ()
+                asked = Question(model or self.desk.shelf.first.name, text, second, "", path, (method,), targets)
+                visitor = f"api-{threading.get_ident()}"
+                outcome = self.desk.start(visitor, lambda work: self.desk.answer(visitor, asked, work)).result()
+            if isinstance(outcome, Classified) and outcome.found[0].refused:
+                raise ModelError(outcome.found[0].refused)
+            found: dict[str, Any] = json.loads(outcome.whole.content(".json"))
+            return found
+        except WhenceError as error:
+            return {"error": str(error)}
+
+    def save(self, ending: str) -> Callable[..., dict[str, str] | None]:
+        """A file of all that is shown, for the browser to keep."""
+
+        def made(question: Question | None, request: gr.Request) -> dict[str, str] | None:
+            outcome = None if question is None else self._now(question, request)[0]
+            if outcome is None:
+                return None
+            content = base64.b64encode(outcome.whole.content(f".{ending}")).decode()
+            return {"name": f"whence.{ending}", "type": TYPES[ending], "content": content}
+
+        return made
+
+
+def _visitor(request: gr.Request) -> str:
+    return str(getattr(request, "session_hash", None) or getattr(getattr(request, "client", None), "host", "") or "?")

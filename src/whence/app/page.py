@@ -1,0 +1,165 @@
+"""The page: what stands where, and which question each thing asks."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import gradio as gr
+
+from ..methods import methods as all_methods
+from . import parts
+from .answering import Answering
+from .desk import THREADS, Desk
+from .question import DEFAULT, SAID
+
+TITLE = "Whence"
+FILES = {"html": "HTML page", "png": "PNG figure", "json": "JSON data"}
+LEAD = "From where did this prediction come? Ask a model, and see which words or patches its answer rests on."
+#: a click on anything that asks something is told to the server
+ASKING = """
+element.addEventListener("click", (event) => {
+  const asked = event.target.closest("[data-ask]");
+  if (asked) trigger("click", { asked: asked.dataset.ask });
+});
+"""
+#: what was made is given to the browser to keep
+KEEP = """
+(made) => {
+  if (!made) return;
+  const bytes = Uint8Array.from(atob(made.content), (c) => c.charCodeAt(0));
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([bytes], { type: made.type }));
+  link.download = made.name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+}
+"""
+LINK = "(mark) => { if (mark) history.replaceState(null, '', '#' + mark); return location.href; }"
+FOCUS = "() => document.querySelector('#whence-result')?.scrollIntoView({ block: 'nearest', behavior: 'smooth' })"
+
+
+def build(desk: Desk, folder: Path) -> gr.Blocks:
+    """The page as Gradio's blocks; pictures are served from ``folder``."""
+    c = SimpleNamespace()  # its components, by name
+    with gr.Blocks(title=TITLE, analytics_enabled=False) as page:
+        gr.HTML(parts.island(parts.tag("h1", TITLE), parts.tag("p", LEAD)), elem_id="whence-head", padding=False)
+        c.question, c.last, c.changed = gr.State(None), gr.State({}), gr.State("")
+        c.mark = gr.Textbox(visible="hidden", elem_id="whence-mark", label="Mark")
+        with gr.Row(elem_id="whence-page", equal_height=False):
+            with gr.Column(scale=4, min_width=320, elem_id="whence-asking"):
+                _asking(c, desk)
+            with gr.Column(scale=7, min_width=320, elem_id="whence-result"):
+                _result(c)
+        _wire(c, Answering(desk, vars(c), folder), page)
+    return page.queue(default_concurrency_limit=THREADS, max_size=desk.turns.most, api_open=False)
+
+
+def _asking(c: Any, desk: Desk) -> None:
+    """What is asked: the model, the input, how and for which answers."""
+    shelf, first = desk.shelf, desk.shelf.first
+    classes = [SAID, *first.labels]
+    c.model = gr.Dropdown(list(shelf), value=first.name, label="Model", visible=len(shelf) > 1, elem_id="whence-model")
+    c.text = gr.Textbox(
+        label="Text", lines=3, max_lines=12, value=(first.texts or ("",))[0], visible=first.reads_text,
+        placeholder="Write or paste a text", elem_id="whence-text",
+    )  # fmt: skip
+    with gr.Accordion("A second text", open=False, visible=first.reads_text and not first.writes) as c.pair:
+        c.second = gr.Textbox(label="For models that compare two texts", lines=2, elem_id="whence-second")
+    c.image = gr.Image(
+        label="Picture", type="filepath", sources=["upload", "clipboard"], visible=first.reads_picture, height=240,
+        elem_id="whence-image", buttons=[],
+    )  # fmt: skip
+    c.examples = gr.HTML(parts.examples(first), elem_id="whence-examples", js_on_load=ASKING, padding=False)
+    c.methods = gr.Dropdown(
+        list(all_methods()), value=[DEFAULT], multiselect=True, max_choices=desk.limits.methods, label="Methods",
+        elem_id="whence-methods",
+    )  # fmt: skip
+    c.words = gr.HTML(parts.method_words([DEFAULT]), elem_id="whence-words", padding=False)
+    with gr.Row(visible=bool(first.labels)) as c.targets:
+        c.target = gr.Dropdown(classes, value=SAID, label="Explain", min_width=120, elem_id="whence-target")
+        c.rival = gr.Dropdown(["", *classes], value="", label="and", min_width=120, elem_id="whence-rival")
+    c.explain = gr.Button("Explain", variant="primary", elem_id="whence-explain")
+    c.cancel = gr.Button("Cancel", visible=False, elem_id="whence-cancel")
+    c.status = gr.HTML("", elem_id="whence-status", padding=False)
+
+
+def _result(c: Any) -> None:
+    """What is answered, and what can be asked of the answer."""
+    c.answer = gr.HTML("", elem_id="whence-answer", padding=False)
+    c.choice = gr.HTML("", elem_id="whence-choice", js_on_load=ASKING, padding=False)
+    c.shown = gr.HTML(parts.empty(), elem_id="whence-shown", padding=False)
+    with gr.Column(visible=False, elem_id="whence-more") as c.more:
+        c.which = gr.Dropdown([], label="Look closer at", visible=False, elem_id="whence-which")
+        with gr.Tabs():
+            with gr.Tab("Can I trust it?"):
+                c.ledger = gr.HTML("", elem_id="whence-ledger", padding=False)
+                c.attempt = gr.Button("Try it against random orders", size="sm", elem_id="whence-attempt")
+                c.trial = gr.HTML("", elem_id="whence-trial", padding=False)
+            with gr.Tab("Layers and heads"):
+                c.layer = gr.Slider(0, 1, value=0, step=1, label="Layer", elem_id="whence-layer")
+                c.layered = gr.HTML("", elem_id="whence-layered", padding=False)
+                c.heads = gr.HTML("", elem_id="whence-heads", padding=False)
+            with gr.Tab("What would change it?"):
+                c.flip = gr.Button("Find the smallest change that flips it", size="sm", elem_id="whence-flip")
+                c.flipped = gr.HTML("", elem_id="whence-flipped", padding=False)
+                c.use = gr.Button("Take this text", size="sm", visible=False, elem_id="whence-use")
+            with gr.Tab("Keep and share"):
+                with gr.Row():
+                    for ending, word in FILES.items():
+                        setattr(c, f"save_{ending}", gr.Button(word, size="sm", elem_id=f"whence-save-{ending}"))
+                c.code = gr.Code(label="The same in Python", language="python", interactive=False)
+                c.link = gr.Textbox(label="A link to it", interactive=False, buttons=["copy"], elem_id="whence-link")
+                c.made = gr.JSON(visible=False)
+
+
+def _wire(c: Any, told: Answering, page: gr.Blocks) -> None:
+    """What happens when."""
+    hidden: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
+    asked = [c.model, c.text, c.second, c.image, c.methods, c.target, c.rival, c.last]
+    fields = [c.model, c.text, c.second, c.pair, c.image, c.examples, c.methods, c.targets, c.target, c.rival]
+    closer = [c.ledger, c.trial, c.layer, c.layered, c.heads]
+    results = [
+        c.explain, c.cancel, c.status, c.answer, c.choice, c.shown, c.more, c.which, *closer, c.flipped, c.use, c.code,
+        c.mark, c.question, c.last,
+    ]  # fmt: skip
+    linked: dict[str, Any] = {"fn": None, "inputs": c.mark, "outputs": c.link, "js": LINK}
+    page.load(told.arrive, c.mark, [*fields, c.status], js="() => location.hash", **hidden)
+    c.model.input(told.model, c.model, [*fields, *results], **hidden)
+    c.examples.click(told.example, c.model, [c.text, c.image], **hidden)
+    c.methods.change(told.methods, c.methods, c.words, **hidden)
+    for event in (c.explain.click, c.text.submit):
+        event(told.explain, asked, results, **hidden).then(**linked).then(None, None, None, js=FOCUS)
+    c.text.input(told.follow, asked, results, trigger_mode="always_last", **hidden).then(**linked)
+    c.cancel.click(told.cancel, None, None, queue=False, **hidden)
+    c.choice.click(told.choose, c.question, results, **hidden).then(**linked)
+    c.which.input(told.closer, [c.question, c.which], closer, **hidden)
+    c.layer.release(told.layer, [c.question, c.which, c.layer], c.layered, **hidden)
+    c.attempt.click(told.trial, [c.question, c.which], c.trial, **hidden)
+    c.flip.click(told.flip, c.question, [c.flipped, c.use, c.changed], **hidden)
+    taken = c.use.click(lambda text: text, c.changed, c.text, **hidden)
+    taken.then(told.explain, asked, results, **hidden).then(**linked)
+    for ending in FILES:
+        button = getattr(c, f"save_{ending}")
+        button.click(told.save(ending), c.question, c.made, **hidden).then(None, c.made, None, js=KEEP)
+    gr.api(told.answer, api_name="explain", queue=False)
+
+
+def style() -> str:
+    """The page's own style, that of explanations first."""
+    from ..render.html import style as explanations
+
+    return f"{explanations()}\n{_file('app.css')}"
+
+
+def script() -> str:
+    """What makes explanations live: the script of the HTML export, once the page is there."""
+    from ..render.html import script as explanations
+
+    return f"<script>{_file('app.js').replace('__EXPLANATIONS__', explanations())}</script>"
+
+
+def _file(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
