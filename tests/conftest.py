@@ -1,6 +1,8 @@
 import os
+import shutil
 
 import hypothesis
+import pytest
 import torch
 
 # before transformers is imported anywhere: nothing is downloaded, and neither bars nor notes are printed
@@ -10,3 +12,22 @@ torch.set_num_threads(1)
 
 hypothesis.settings.register_profile("whence", derandomize=True, deadline=None, max_examples=25)
 hypothesis.settings.load_profile("whence")
+
+
+NAMES = ("/usr/bin/chromium", "chromium", "chromium-browser", "google-chrome")
+FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--no-first-run",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    found = next((path for name in NAMES if (path := shutil.which(name))), None)
+    if found is None:
+        pytest.skip(f"no browser: none of {', '.join(NAMES)} is installed")
+    with playwright.sync_playwright() as p:
+        started = p.chromium.launch(executable_path=found, args=FLAGS)
+        yield started
+        started.close()

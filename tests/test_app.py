@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -163,7 +165,6 @@ QUESTIONS = st.builds(
 
 @given(QUESTIONS)
 def test_a_link_restores_what_was_asked(question):
-    question = Question(**{k: v for k, v in vars(question).items()})
     try:
         link = question.link()
     except UnicodeEncodeError:  # half of a pair: no browser sends one
@@ -186,10 +187,8 @@ def test_an_address_without_a_question(link):
 
 @given(st.text())
 def test_a_damaged_link_is_a_sentence(garbage):
-    try:
+    with contextlib.suppress(InputError):  # and nothing else
         Question.from_link("#ask=" + garbage)
-    except InputError as error:
-        assert "damaged" in str(error)
 
 
 def test_the_code_does_the_same(shelf, tmp_path, monkeypatch):
@@ -366,8 +365,7 @@ def test_pictures_are_bounded_before_they_are_read(tmp_path):
         pass
     with uploaded("data:image/png;base64," + base64.b64encode(picture((10, 10))).decode(), limits) as path:
         assert Image.open(path).size == (10, 10)
-    with pytest.raises(FileNotFoundError):
-        open(path)
+    assert not Path(path).exists()
     with uploaded("", limits) as path:
         assert path == ""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,25 +13,9 @@ from cards import HOSTILE, card, every_card, image_panel, text_card, text_panel,
 from whence.render.html import fragment, page
 from whence.render.html_shade import NIGHT, PAPER, number
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
-NAMES = ("/usr/bin/chromium", "chromium", "chromium-browser", "google-chrome")
-FLAGS = [
-    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--no-first-run",
-]  # fmt: skip
 PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
-
-
-@pytest.fixture(scope="module")
-def browser():
-    found = next((path for name in NAMES if (path := shutil.which(name))), None)
-    if found is None:
-        pytest.skip(f"no browser: none of {', '.join(NAMES)} is installed")
-    with playwright.sync_playwright() as p:
-        started = p.chromium.launch(executable_path=found, args=FLAGS)
-        yield started
-        started.close()
 
 
 class Visit:

@@ -68,7 +68,7 @@ def test_pictures_are_tried_by_patches():
     found = whence.trial(explainer, DIGIT, e, orders=5)
     assert found.noun == "patches"
     whole = torch.tensor(found.curve[-1])
-    torch.testing.assert_close(whole, e.logits[0].double().softmax(-1).max(), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(whole, e.probabilities[0].double().max(), rtol=1e-4, atol=1e-6)
 
 
 def test_what_cannot_be_tried_is_a_sentence():
@@ -103,9 +103,8 @@ def test_what_words_drew_on_is_the_sum_of_their_tokens_pairs():
     assert any(len(p) > 1 for p in places)
     pairs = e.pairs[0].sum(0)
     for i, sources in enumerate(panel.drew):
-        amounts = {
-            j: float(sum(pairs[a, b] for a in places[i] for b in places[j])) for j in range(len(places)) if j != i
-        }
+        others = [j for j in range(len(places)) if j != i]
+        amounts = {j: float(sum(pairs[a, b] for a in places[i] for b in places[j])) for j in others}
         strongest = sorted(amounts, key=lambda j: -abs(amounts[j]))[:5]
         assert [j for j, _ in sources] == [j for j in strongest if abs(amounts[j]) > 0.1 * abs(amounts[strongest[0]])]
         for j, amount in sources:

@@ -57,7 +57,7 @@ def compared(page: Page) -> None:
 def picture(page: Page) -> None:
     """A picture and two answers."""
     choose(page, "whence-model", "digits")
-    page.locator("#whence-examples button").nth(0).click()
+    page.locator("#whence-examples img").nth(0).click()
     page.wait_for_selector("#whence-image img")
     explain(page)
 

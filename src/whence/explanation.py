@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from . import files, store
 from .errors import FileError, InputError, WhenceError
 from .result import Result
@@ -126,10 +129,20 @@ class Explanation(Looking, Result):
         at = number % count
         scores = self.layers[:, at]
         return replace(
-            self, scores=scores, streams={next(iter(self.streams)): scores}, ledger=None, layers=None, heads=None,
+            self, scores=scores, streams=self._parted(scores), ledger=None, layers=None, heads=None,
             branches=None, pairs=None if self.pairs is None else self.pairs[:, at : at + 1],
             options={**self.options, "layer": at},
         )  # fmt: skip
+
+    def _parted(self, scores: Tensor) -> dict[str, Tensor]:
+        """Scores of the sequence that the blocks read, as streams: one, or the parts that it is joined of."""
+        first, *others = self.streams
+        if self.streams[first].shape == scores.shape:
+            return {first: scores}
+        joined = torch.cat(list(self.streams.values()), 1)
+        if not others or joined.shape != scores.shape:
+            raise WhenceError("The blocks read several streams of tokens, so what entered one is no explanation of all.")
+        return dict(zip(self.streams, scores.split([s.shape[1] for s in self.streams.values()], 1), strict=True))
 
     def table(self, what: str = "heads", layer: int | None = None, sample: int = 0) -> Table:
         """What happened inside, to be looked at: :meth:`Table.show`, :meth:`Table.save`.

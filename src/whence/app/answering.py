@@ -86,9 +86,11 @@ class Answering:
         """An example was chosen."""
         served = self.desk.shelf[name]
         kind, _, which = str(event.asked).partition(":")
-        if kind == "text":
+        if kind == "text" and which in map(str, range(len(served.texts))):
             return self._update(text=served.texts[int(which)])
-        return self._update(image=self._lent(served, which))
+        if kind == "picture" and which in served.pictures:
+            return self._update(image=self._lent(served, which))
+        return self._update()  # of the model that was chosen before
 
     def _lent(self, served: Served, name: str) -> str:
         """An example picture, copied to where pictures are served from."""

@@ -27,6 +27,7 @@ from .turns import Turns
 from .work import CancelledError, Running, Work
 
 T = TypeVar("T")
+Several = TypeVar("Several", bound=Iterable[Explanation])
 THREADS = 64  # each visitor's work waits in one; how many compute is up to the turns
 
 
@@ -120,8 +121,8 @@ class Desk:
             outcome.word = self._of_word(visitor, question, served, outcome, work)
         return outcome
 
-    def _kept(self, key: Hashable, make: Callable[[], T]) -> T:
-        found: T | None = self.kept.get(key)
+    def _kept(self, key: Hashable, make: Callable[[], Several]) -> Several:
+        found: Several | None = self.kept.get(key)
         if found is None:
             found = make()
             self.kept.add(key, found)

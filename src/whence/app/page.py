@@ -8,8 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import gradio as gr
+from gradio import events
 
 from ..methods import methods as all_methods
+from ..render.html_markup import tag
 from . import parts
 from .answering import Answering
 from .desk import THREADS, Desk
@@ -38,14 +40,21 @@ KEEP = """
 }
 """
 LINK = "(mark) => { if (mark) history.replaceState(null, '', '#' + mark); return location.href; }"
-FOCUS = "() => document.querySelector('#whence-result')?.scrollIntoView({ block: 'nearest', behavior: 'smooth' })"
+#: on a phone the answer is below what was asked
+SHOW = """
+() => {
+  const answer = document.querySelector("#whence-result");
+  if (answer.getBoundingClientRect().top > innerHeight / 2) answer.scrollIntoView({ block: "start" });
+}
+"""
+PLAIN: dict[str, Any] = {"padding": False, "apply_default_css": False}  # of parts that wear Whence's own style
 
 
-def build(desk: Desk, folder: Path) -> gr.Blocks:
+def build(desk: Desk, folder: Path) -> Any:
     """The page as Gradio's blocks; pictures are served from ``folder``."""
     c = SimpleNamespace()  # its components, by name
     with gr.Blocks(title=TITLE, analytics_enabled=False) as page:
-        gr.HTML(parts.island(parts.tag("h1", TITLE), parts.tag("p", LEAD)), elem_id="whence-head", padding=False)
+        gr.HTML(parts.island(tag("h1", TITLE), tag("p", LEAD)), elem_id="whence-head", **PLAIN)
         c.question, c.last, c.changed = gr.State(None), gr.State({}), gr.State("")
         c.mark = gr.Textbox(visible="hidden", elem_id="whence-mark", label="Mark")
         with gr.Row(elem_id="whence-page", equal_height=False):
@@ -54,7 +63,8 @@ def build(desk: Desk, folder: Path) -> gr.Blocks:
             with gr.Column(scale=7, min_width=320, elem_id="whence-result"):
                 _result(c)
         _wire(c, Answering(desk, vars(c), folder), page)
-    return page.queue(default_concurrency_limit=THREADS, max_size=desk.turns.most, api_open=False)
+    page.queue(default_concurrency_limit=THREADS, max_size=desk.turns.most, api_open=False)
+    return page
 
 
 def _asking(c: Any, desk: Desk) -> None:
@@ -72,51 +82,54 @@ def _asking(c: Any, desk: Desk) -> None:
         label="Picture", type="filepath", sources=["upload", "clipboard"], visible=first.reads_picture, height=240,
         elem_id="whence-image", buttons=[],
     )  # fmt: skip
-    c.examples = gr.HTML(parts.examples(first), elem_id="whence-examples", js_on_load=ASKING, padding=False)
+    c.explain = gr.Button("Explain", variant="primary", elem_id="whence-explain")
+    c.cancel = gr.Button("Cancel", visible=False, elem_id="whence-cancel")
+    c.status = gr.HTML("", elem_id="whence-status", **PLAIN)
+    c.examples = gr.HTML(parts.examples(first), elem_id="whence-examples", js_on_load=ASKING, **PLAIN)
     c.methods = gr.Dropdown(
         list(all_methods()), value=[DEFAULT], multiselect=True, max_choices=desk.limits.methods, label="Methods",
         elem_id="whence-methods",
     )  # fmt: skip
-    c.words = gr.HTML(parts.method_words([DEFAULT]), elem_id="whence-words", padding=False)
+    c.words = gr.HTML(parts.method_words([DEFAULT]), elem_id="whence-words", **PLAIN)
     with gr.Row(visible=bool(first.labels)) as c.targets:
         c.target = gr.Dropdown(classes, value=SAID, label="Explain", min_width=120, elem_id="whence-target")
         c.rival = gr.Dropdown(["", *classes], value="", label="and", min_width=120, elem_id="whence-rival")
-    c.explain = gr.Button("Explain", variant="primary", elem_id="whence-explain")
-    c.cancel = gr.Button("Cancel", visible=False, elem_id="whence-cancel")
-    c.status = gr.HTML("", elem_id="whence-status", padding=False)
 
 
 def _result(c: Any) -> None:
     """What is answered, and what can be asked of the answer."""
-    c.answer = gr.HTML("", elem_id="whence-answer", padding=False)
-    c.choice = gr.HTML("", elem_id="whence-choice", js_on_load=ASKING, padding=False)
-    c.shown = gr.HTML(parts.empty(), elem_id="whence-shown", padding=False)
+    c.answer = gr.HTML("", elem_id="whence-answer", **PLAIN)
+    c.choice = gr.HTML("", elem_id="whence-choice", js_on_load=ASKING, **PLAIN)
+    c.shown = gr.HTML(parts.empty(), elem_id="whence-shown", **PLAIN)
     with gr.Column(visible=False, elem_id="whence-more") as c.more:
         c.which = gr.Dropdown([], label="Look closer at", visible=False, elem_id="whence-which")
         with gr.Tabs():
             with gr.Tab("Can I trust it?"):
-                c.ledger = gr.HTML("", elem_id="whence-ledger", padding=False)
+                c.ledger = gr.HTML("", elem_id="whence-ledger", **PLAIN)
                 c.attempt = gr.Button("Try it against random orders", size="sm", elem_id="whence-attempt")
-                c.trial = gr.HTML("", elem_id="whence-trial", padding=False)
+                c.trial = gr.HTML("", elem_id="whence-trial", **PLAIN)
             with gr.Tab("Layers and heads"):
                 c.layer = gr.Slider(0, 1, value=0, step=1, label="Layer", elem_id="whence-layer")
-                c.layered = gr.HTML("", elem_id="whence-layered", padding=False)
-                c.heads = gr.HTML("", elem_id="whence-heads", padding=False)
+                c.layered = gr.HTML("", elem_id="whence-layered", **PLAIN)
+                c.heads = gr.HTML("", elem_id="whence-heads", **PLAIN)
             with gr.Tab("What would change it?"):
                 c.flip = gr.Button("Find the smallest change that flips it", size="sm", elem_id="whence-flip")
-                c.flipped = gr.HTML("", elem_id="whence-flipped", padding=False)
+                c.flipped = gr.HTML("", elem_id="whence-flipped", **PLAIN)
                 c.use = gr.Button("Take this text", size="sm", visible=False, elem_id="whence-use")
             with gr.Tab("Keep and share"):
                 with gr.Row():
                     for ending, word in FILES.items():
                         setattr(c, f"save_{ending}", gr.Button(word, size="sm", elem_id=f"whence-save-{ending}"))
-                c.code = gr.Code(label="The same in Python", language="python", interactive=False)
+                c.code = gr.Textbox(
+                    label="The same in Python", lines=4, interactive=False, buttons=["copy"], elem_id="whence-code"
+                )
                 c.link = gr.Textbox(label="A link to it", interactive=False, buttons=["copy"], elem_id="whence-link")
                 c.made = gr.JSON(visible=False)
 
 
 def _wire(c: Any, told: Answering, page: gr.Blocks) -> None:
     """What happens when."""
+    events.api(told.answer, api_name="explain", queue=False)  # first: the name is given to who comes first
     hidden: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
     asked = [c.model, c.text, c.second, c.image, c.methods, c.target, c.rival, c.last]
     fields = [c.model, c.text, c.second, c.pair, c.image, c.examples, c.methods, c.targets, c.target, c.rival]
@@ -131,7 +144,7 @@ def _wire(c: Any, told: Answering, page: gr.Blocks) -> None:
     c.examples.click(told.example, c.model, [c.text, c.image], **hidden)
     c.methods.change(told.methods, c.methods, c.words, **hidden)
     for event in (c.explain.click, c.text.submit):
-        event(told.explain, asked, results, **hidden).then(**linked).then(None, None, None, js=FOCUS)
+        event(told.explain, asked, results, **hidden).then(**linked).then(None, None, None, js=SHOW)
     c.text.input(told.follow, asked, results, trigger_mode="always_last", **hidden).then(**linked)
     c.cancel.click(told.cancel, None, None, queue=False, **hidden)
     c.choice.click(told.choose, c.question, results, **hidden).then(**linked)
@@ -144,7 +157,6 @@ def _wire(c: Any, told: Answering, page: gr.Blocks) -> None:
     for ending in FILES:
         button = getattr(c, f"save_{ending}")
         button.click(told.save(ending), c.question, c.made, **hidden).then(None, c.made, None, js=KEEP)
-    gr.api(told.answer, api_name="explain", queue=False)
 
 
 def style() -> str:
@@ -154,11 +166,11 @@ def style() -> str:
     return f"{explanations()}\n{_file('app.css')}"
 
 
-def script() -> str:
-    """What makes explanations live: the script of the HTML export, once the page is there."""
+def head() -> str:
+    """The style, and what makes explanations live: the script of the HTML export, once the page is there."""
     from ..render.html import script as explanations
 
-    return f"<script>{_file('app.js').replace('__EXPLANATIONS__', explanations())}</script>"
+    return f"<style>{style()}</style><script>{_file('app.js').replace('__EXPLANATIONS__', explanations())}</script>"
 
 
 def _file(name: str) -> str:

@@ -133,8 +133,8 @@ def layer(e: Explanation, number: int) -> Markup:
     """The relevance that entered one block."""
     if e.layers is None:
         return said(f"'{e.method}' does not say what entered each block.")
-    one = e.layer(number)
-    return drawn([Card(f"Entering block {number}", (view(one),))], f"layer-{number}")
+    card = Card(f"Entering block {number}", (view(e.layer(number)),))
+    return island(draw_card(card, Medium(live=True, name="layer")))
 
 
 def heads(e: Explanation) -> Markup:

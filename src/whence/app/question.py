@@ -5,7 +5,7 @@ from __future__ import annotations
 import binascii
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from .limits import Limits
 from .shelf import Served
 
 DEFAULT = "conservative-lrp"
-SAID = "what the model says"  # of the targets: the predicted class
+SAID = "the prediction"  # of the targets: the predicted class
+LISTS: dict[str, tuple[str, ...]] = {"methods": (DEFAULT,), "targets": ()}
 
 
 @dataclass(frozen=True)
@@ -98,10 +99,9 @@ class Question:
             return None
         try:
             said = json.loads(urlsafe_b64decode(word + "=" * (-len(word) % 4)))
-            known = {f.name: said[f.name] for f in fields(cls) if f.name in said and f.name != "upload"}
-            lists = {name: tuple(map(str, known[name])) for name in ("methods", "targets") if name in known}
-            chosen = {"chosen": int(known.get("chosen", -1))}
-            return cls(**{name: str(value) for name, value in known.items()} | lists | chosen)
+            words = {name: str(said.get(name, "")) for name in ("model", "text", "second", "picture")}
+            methods, targets = (tuple(map(str, said.get(name, default))) for name, default in LISTS.items())
+            return cls(**words, methods=methods, targets=targets, chosen=int(said.get("chosen", -1)))
         except (ValueError, TypeError, AttributeError, binascii.Error) as error:
             raise InputError("The link is damaged: what it asks cannot be read.") from error
 

@@ -35,7 +35,7 @@ def application(desk: Desk, folder: str | Path, auth: tuple[str, str] | None = N
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["GRADIO_TEMP_DIR"] = str(folder)
     gradio, fastapi = need("gradio", "the web page", "app"), need("fastapi", "the web page", "app")
-    from .page import TITLE, build, script, style
+    from .page import TITLE, build, head
 
     app = fastapi.FastAPI(title=TITLE, docs_url=None, redoc_url=None, openapi_url=None)
 
@@ -54,7 +54,7 @@ def application(desk: Desk, folder: str | Path, auth: tuple[str, str] | None = N
         radius_size="md",
     )  # fmt: skip
     gradio.mount_gradio_app(
-        app, build(desk, Path(folder)), "", theme=theme, css=style(), head=script(), auth=None if auth is None else _same(auth),
+        app, build(desk, Path(folder)), "", theme=theme, head=head(), auth=auth and _same(auth),
         max_file_size=desk.limits.upload, show_error=False, footer_links=["api"], run_history=False, ssr_mode=False,
         mcp_server=False, enable_monitoring=False, pwa=False,
     )  # fmt: skip
