@@ -351,14 +351,15 @@ def test_what_is_written_is_shown_and_does_nothing(visit):
 
 def test_a_slow_one_says_how_far_it_is_and_is_cancelled(visit, server):
     seen = visit()
-    seen.page.fill("#whence-text textarea", "A film. " * 100)
+    seen.page.fill("#whence-text textarea", "A film. " * 40)
     seen.choose("whence-methods", "kernel-shap", "lime")
     seen.begin()
     seen.page.wait_for_selector("#whence-status >> text=passes of the model")
     assert json.loads(server.get("/health"))["serving"] == 1  # and it answers meanwhile
-    words = seen.page.locator("#whence-shown .whence-w").first
-    words.hover()
-    assert seen.page.locator("#whence-tip").is_visible()
+    words = seen.page.locator("#whence-shown .whence-w")
+    words.nth(4).hover()  # scrolls, which hides a tip
+    words.nth(6).hover()
+    seen.page.wait_for_selector("#whence-tip", state="visible")
     seen.page.click("#whence-cancel")
     seen.page.wait_for_selector("#whence-status >> text=Cancelled")
     seen.done()

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+
+import numpy as np
 import pytest
 import tiny
 import torch
 import transformers as hf
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_check import BYTES, SPEAKER, WORDS
+from test_check import BYTES, SPEAKER, WORDS, bert, bytes_bpe
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from torch import nn
 
 import whence
-from whence.generation import decoded
+from whence.chat import templated
+from whence.writing import decoded
 
 EXACT = 1e-9
 PROMPT = "a good film is"
@@ -89,6 +96,36 @@ def test_a_span_is_the_sum_of_its_tokens_and_the_target_of_that_name(writer):
         g.span(4)
     with pytest.raises(whence.TargetError, match=r"whence\.span"):
         writer.generate(PROMPT, max_new_tokens=2, method="generic-attention").span()
+    with pytest.raises(whence.TargetError, match="whole numbers"):
+        g.span("a")
+    assert g.span(np.int64(1), np.int64(3)) == summed
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [(name, {}) for name in tiny.METHODS] + [("libragrad", {"probability": True}), ("attn-lrp", {"gamma": 0.1})],
+)
+def test_a_span_is_refused_or_that_of_the_target_of_its_name(method, options):
+    """Rules that carry relevance, attention maps and probabilities are not linear in what is explained."""
+    model, ids, first = tiny.gpt2().double(), tiny.ids(1, 8), 5
+    inputs, tokens = {"input_ids": ids}, ids[0, first:].tolist()
+    asked = [whence.At(first - 1 + i, token) for i, token in enumerate(tokens)]
+    try:
+        rows = [whence.explain(model, inputs, method, target=at, **options) for at in asked]
+        summed = whence.Generation(rows).span()
+    except (whence.TargetError, whence.ModelError):
+        assert method not in ("conservative-lrp", "attn-lrp", "gradient-x-input", "res-lrp")
+        return
+    assert not options.get("probability")
+    alone = whence.explain(model, inputs, method, target=whence.span(first, tokens), **options)
+    assert (summed.scores - alone.scores).abs().max() < 1e-6 * alone.scores.abs().max()
+    assert abs(float(summed.value - alone.value)) < EXACT
+
+
+def test_scores_on_another_scale_do_not_add_up(writer):
+    g = writer.generate(PROMPT, max_new_tokens=2)
+    with pytest.raises(whence.TargetError, match="do not add up"):
+        whence.Generation([e.normalised() for e in g]).span()
 
 
 def test_a_continuation_is_taken_as_it_is(writer):
@@ -112,6 +149,79 @@ def test_an_encoder_decoder_tells_of_both_its_texts(translator):
         assert (e.streams["encoder"] - alone.streams["encoder"]).abs().max() < EXACT
         assert (e.streams["decoder"][:, : i + 1] - alone.streams["decoder"]).abs().max() < EXACT
     assert g.table("decoder").rows == tuple(g.tokens)
+    with pytest.raises(whence.InputError, match="no stream 'nope' of tokens: choose one of encoder, decoder"):
+        g.table("nope")
+
+
+def test_a_decoder_begins_as_it_did_when_it_wrote(translator):
+    model = copy.deepcopy(translator.model)
+    explainer = whence.Explainer(model, WORDS)
+    for sampling in ({}, {"decoder_start_token_id": 7}):
+        g = explainer.generate(PROMPT, max_new_tokens=3, sampling=sampling)
+        assert [int(e.target) for e in g] == [int(e.prediction) for e in g]
+        assert g.written.tokens[0] == WORDS.convert_ids_to_tokens(sampling.get("decoder_start_token_id", 0))
+    model.config.decoder_start_token_id, model.generation_config.decoder_start_token_id = None, 9
+    for text in (None, "bad film"):
+        g = explainer.generate(PROMPT, text, max_new_tokens=3)
+        assert g.written.tokens[0] == WORDS.convert_ids_to_tokens(9)
+    g = explainer.generate(PROMPT, "bad film", sampling={"decoder_start_token_id": 7})
+    assert g.written.tokens[0] == WORDS.convert_ids_to_tokens(7)
+    model.generation_config.decoder_start_token_id = None
+    with pytest.raises(whence.ModelError, match=r"set model\.config\.decoder_start_token_id"):
+        explainer.generate(PROMPT, "bad film")
+
+
+def test_tokens_that_the_tokenizer_added_are_not_the_users(writer, translator):
+    for explainer in (writer, translator):
+        e = explainer.generate(PROMPT, max_new_tokens=2)[1]
+        prompt = WORDS(PROMPT)["input_ids"]
+        added = [i in (WORDS.cls_token_id, WORDS.sep_token_id) for i in prompt]
+        assert sum(added) == 2
+        assert e.special[0, : len(prompt)].tolist() == added
+
+
+SMALL = {
+    "vocab_size": len(WORDS), "d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "max_position_embeddings": 20,
+    "pad_token_id": 0, "eos_token_id": None, "bos_token_id": 2, "decoder_start_token_id": 3,
+    "forced_eos_token_id": None,
+}  # fmt: skip
+
+
+def test_who_writes_is_decided_by_what_a_model_can_do():
+    """Not by its name: a translation model writes, one that fills in masked tokens does not."""
+    marian = whence.Explainer(hf.MarianMTModel(hf.MarianConfig(**SMALL)).eval(), WORDS)
+    assert marian.answers.speaks()
+    assert len(marian.generate(PROMPT, max_new_tokens=3)) == 3
+    for cls in (hf.BertForMaskedLM, hf.BertLMHeadModel):
+        filling = whence.Explainer(bert(WORDS, cls), WORDS)
+        assert filling.answers.speaks()
+        with pytest.raises(whence.ModelError, match="does not write one token after the other"):
+            filling.generate(PROMPT, "bad film")
+    decoder = whence.Explainer(bert(WORDS, hf.BertLMHeadModel, is_decoder=True), WORDS)
+    assert decoder.generate(PROMPT, "bad film").tokens == ["bad", "film"]
+
+
+class Plain(nn.Module):
+    """A decoder in torch alone."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = nn.Embedding(len(WORDS), 32)
+        self.block = nn.TransformerEncoderLayer(32, 4, 24, batch_first=True)
+        self.head = nn.Linear(32, len(WORDS))
+
+    def forward(self, input_ids, attention_mask=None):
+        mask = nn.Transformer.generate_square_subsequent_mask(input_ids.shape[1])
+        return self.head(self.block(self.embed(input_ids), mask, is_causal=True))
+
+
+def test_a_model_in_torch_alone_is_explained_on_what_it_is_given():
+    explainer = whence.Explainer(Plain().eval(), WORDS)
+    assert explainer.generate(PROMPT, "bad film").tokens == ["bad", "film"]
+    with pytest.raises(whence.ModelError, match="give the continuation"):
+        explainer.generate(PROMPT)
 
 
 def test_a_chat_template_is_shown_and_is_not_the_users(writer):
@@ -140,6 +250,135 @@ def test_a_chat_template_is_shown_and_is_not_the_users(writer):
     assert [w for w, mine in zip(words, own, strict=False) if mine] == ["a", "good", "film"]
     with pytest.raises(whence.InputError, match="chat template"):
         writer.generate([{"role": "user", "content": "a good film"}])
+
+
+def rendered(template, *contents):
+    """The text that a template makes of messages, and what of it is said to be the user's."""
+    tokenizer = bytes_bpe()
+    tokenizer.chat_template = template
+    return templated(tokenizer, [{"role": "user", "content": c} for c in contents])
+
+
+FRAME = "{{% for m in messages %}}<{{{{ m['role'] }}}}> {{{{ {} }}}}\n{{% endfor %}}<assistant> "
+
+
+@pytest.mark.parametrize("contents", [("use",), ("a film", "er"), ("assistant", "user> user", "\n"), ("  use\n", "a")])
+def test_the_users_words_are_found_where_the_template_puts_them(contents):
+    """Not where the template's own words are the same."""
+    for written, kept in (("m['content']", contents), ("m['content'] | trim", [c.strip() for c in contents])):
+        text, own = rendered(FRAME.format(written), *contents)
+        assert text == "".join(f"<user> {c}\n" for c in kept) + "<assistant> "
+        before = ["".join(f"<user> {c}\n" for c in kept[:i]) + "<user> " for i in range(len(kept))]
+        assert own == [(len(b), len(b) + len(c)) for b, c in zip(before, kept, strict=True)]
+
+
+def test_what_a_template_makes_of_the_users_words_stands_for_them():
+    assert rendered("it is long", "use") == ("it is long", [])
+    text, own = rendered(FRAME.format("m['content'] | upper"), "use", "film")
+    assert [text[a:b] for a, b in own] == ["USE", "FILM"]
+    text, own = rendered(FRAME.format("m['content'] ~ ('!' if 'use' in m['content'] else '?')"), "use")
+    assert own == [(0, len(text))]  # what depends on the words cannot be told from them
+
+
+@pytest.mark.parametrize("continuation", [" Rome", "lam"])
+def test_a_continuation_of_a_chat_is_cut_into_tokens_as_the_prompt_is(continuation):
+    """Also if the tokenizer adds a token to what it reads, which the template has written itself."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="first")
+    special = ["<s>", "</s>", "<unk>"]
+    trainer = trainers.BpeTrainer(vocab_size=120, special_tokens=special, show_progress=False)
+    tokenizer.train_from_iterator(["the capital of Italy is Rome and user asks a film"] * 5, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    fast = hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+    fast.chat_template = "{% for m in messages %}<s>{{ m['role'] }} {{ m['content'] }} {% endfor %}is"
+    config = hf.LlamaConfig(
+        vocab_size=len(fast), hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=24,
+        max_position_embeddings=60,
+    )  # fmt: skip
+    g = whence.Explainer(hf.LlamaForCausalLM(config).eval(), fast).generate(
+        [{"role": "user", "content": "Italy"}], continuation
+    )
+    whole = fast(g.prompt + continuation, add_special_tokens=False)["input_ids"]
+    assert list(g.written.tokens) == fast.convert_ids_to_tokens(whole)
+    assert g.text == continuation
+    assert [t for t, s in zip(g.written.tokens, g[0].special[0].tolist(), strict=True) if not s] == ["▁Italy"]
+
+
+def test_wrong_prompts_are_told_in_a_sentence():
+    tokenizer = bytes_bpe()
+    tokenizer.chat_template = (
+        "{% for m in messages %}{% if m['role'] == 'system' %}{{ raise_exception('No system role') }}{% endif %}"
+        "{{ m['content'] }}{% endfor %}"
+    )
+    explainer = whence.Explainer(SPEAKER, tokenizer)
+    for prompt, told in (
+        ([{"role": "system", "content": "be"}], "No system role"), ([{"role": "user"}], "message 0.*missing"),
+        ([{"role": "user", "content": [{"type": "text", "text": "hi"}]}], "message 0.*list, not a text"),
+        ([{"role": "user", "content": "hi"}, {"role": "assistant", "content": None}], "message 1.*NoneType"),
+        (["hi"], "Message 0 of the prompt is str"), ([], "an empty list"), (None, "NoneType"), (b"hi", "bytes"),
+    ):  # fmt: skip
+        with pytest.raises(whence.InputError, match=told):
+            explainer.generate(prompt, max_new_tokens=2)
+    with pytest.raises(whence.InputError, match="A continuation is a text, not int"):
+        explainer.generate("a film", 5)
+
+
+def test_what_does_not_fit_the_model_is_told_before_it_writes():
+    speaker, room = whence.Explainer(SPEAKER, BYTES), 100
+    length = len(BYTES(PROMPT)["input_ids"])
+    assert len(speaker.generate(PROMPT, max_new_tokens=room - length)) <= room - length
+    with pytest.raises(whence.InputError, match=rf"takes {room}.*max_new_tokens={room - length}\)"):
+        speaker.generate(PROMPT, max_new_tokens=room - length + 1)
+    with pytest.raises(whence.InputError, match=f"The prompt has 101 tokens and the model takes {room}"):
+        speaker.generate("z" * 101, max_new_tokens=1)
+    for wrong in (0, 1.5, True, "a"):
+        with pytest.raises(whence.InputError, match="max_new_tokens must be a whole number, at least 1"):
+            speaker.generate(PROMPT, max_new_tokens=wrong)
+
+
+@pytest.mark.parametrize("family", ["Bart", "Marian"])
+def test_what_does_not_fit_an_encoder_or_a_decoder_is_told(family):
+    name = {"Bart": "BartForConditionalGeneration", "Marian": "MarianMTModel"}[family]
+    explainer = whence.Explainer(getattr(hf, name)(getattr(hf, f"{family}Config")(**SMALL)).eval(), WORDS)
+    assert len(explainer.generate(PROMPT, max_new_tokens=20)) == 20
+    assert len(explainer.generate("a " * 18, " ".join(["bad"] * 18))) == 20  # [CLS] and [SEP] besides
+    with pytest.raises(whence.InputError, match="21 tokens are to be written, and the model takes 20"):
+        explainer.generate(PROMPT, max_new_tokens=21)
+    with pytest.raises(whence.InputError, match="The prompt has 21 tokens and the model takes 20"):
+        explainer.generate("a " * 19, "bad")
+    with pytest.raises(whence.InputError, match="The continuation has 21 tokens and the model takes 20"):
+        explainer.generate(PROMPT, "bad " * 19)
+
+
+def test_rows_of_a_table_that_are_not_used_are_no_positions():
+    config = hf.OPTConfig(
+        vocab_size=len(WORDS), hidden_size=32, num_hidden_layers=1, num_attention_heads=2, ffn_dim=24,
+        max_position_embeddings=20, word_embed_proj_dim=32, eos_token_id=None,
+    )  # fmt: skip
+    explainer = whence.Explainer(hf.OPTForCausalLM(config).eval(), WORDS)
+    assert len(explainer.generate(PROMPT, max_new_tokens=14)) == 14
+    with pytest.raises(whence.InputError, match="the model takes 20"):
+        explainer.generate(PROMPT, max_new_tokens=15)
+
+
+def test_the_model_is_left_as_it_was_found():
+    explainer = whence.Explainer(causal(), WORDS)
+    part = explainer.model.model.layers[0].train()
+    assert not explainer.model.training
+    for sampling in ({}, {"no_such_option": 1}):
+        with pytest.raises(whence.ModelError) if sampling else contextlib.nullcontext():
+            explainer.generate(PROMPT, max_new_tokens=2, sampling=sampling)
+        assert part.training
+        assert not explainer.model.training
+        assert not explainer.model.model.layers[1].training
+
+
+def test_the_models_own_way_to_answer_does_not_matter(writer):
+    told = {"return_dict_in_generate": True, "output_scores": True}
+    g, same = (writer.generate(PROMPT, max_new_tokens=2, sampling=s) for s in ({}, told))
+    assert g.tokens == same.tokens
+    assert len(writer.generate(PROMPT, sampling={"max_new_tokens": 3})) == 3
 
 
 def test_it_can_be_looked_at_and_kept(writer, tmp_path, capsys):

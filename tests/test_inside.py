@@ -8,13 +8,34 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from transformers import T5Config, T5ForConditionalGeneration
+from torch import nn
+from transformers import (
+    CohereConfig,
+    CohereForCausalLM,
+    FalconConfig,
+    FalconForCausalLM,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    LongT5Config,
+    LongT5EncoderModel,
+    PhiConfig,
+    PhiForCausalLM,
+    SwinConfig,
+    SwinForImageClassification,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 import whence
 from whence.demo import MODELS
 
-METHODS = ("conservative-lrp", "attn-lrp", "gradient-x-input", "res-lrp")
+METHODS = ("conservative-lrp", "attn-lrp", "gradient-x-input", "res-lrp", "libragrad")
 EXACT = 1e-12
+SIZES = {
+    "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "pad_token_id": 0,
+    "initializer_range": 0.3,
+}  # fmt: skip
+MLP = {"intermediate_size": 24, "max_position_embeddings": 40}
 
 
 def bert(attention="sdpa"):
@@ -28,6 +49,90 @@ def bert(attention="sdpa"):
 
 def llama(attention="sdpa"):
     return tiny.llama(implementation=attention).double()
+
+
+def causal(model, config, **more):
+    """Blocks in parallel; biases are not nothing."""
+    torch.manual_seed(0)
+    made = model(config(**SIZES, **more)).double().eval()
+    for name, p in made.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(p, std=0.3)
+    return made
+
+
+def neox():
+    """(MLP + attention) + trunk."""
+    return causal(GPTNeoXForCausalLM, GPTNeoXConfig, **MLP)
+
+
+def phi():
+    """(attention + MLP) + trunk."""
+    return causal(PhiForCausalLM, PhiConfig, **MLP)
+
+
+def falcon():
+    """Attention is added to what the MLP wrote, in place."""
+    return causal(FalconForCausalLM, FalconConfig, bias=True, parallel_attn=True)
+
+
+def cohere():
+    """(trunk + attention) + MLP."""
+    return causal(CohereForCausalLM, CohereConfig, num_key_value_heads=2, **MLP)
+
+
+def parts(model):
+    """Of each block: its attention's output projection, its MLP's, and what reads (or is) its first sum."""
+    if hasattr(model, "bert"):
+        return [
+            (b.attention.output.dense, b.output.dense, b.attention.output.LayerNorm) for b in model.bert.encoder.layer
+        ]
+    if hasattr(model, "gpt_neox"):
+        return [(b.attention.dense, b.mlp.dense_4h_to_h, b) for b in model.gpt_neox.layers]
+    if hasattr(model, "transformer"):
+        return [(b.self_attention.dense, b.mlp.dense_4h_to_h, b) for b in model.transformer.h]
+    blocks = model.model.layers
+    if hasattr(blocks[0], "post_attention_layernorm"):
+        return [(b.self_attn.o_proj, b.mlp.down_proj, b.post_attention_layernorm) for b in blocks]
+    return [
+        (b.self_attn.dense, b.mlp.fc2, b) if hasattr(b.self_attn, "dense") else (b.self_attn.o_proj, b.mlp.down_proj, b)
+        for b in blocks
+    ]
+
+
+def carried(model, inputs, target):
+    """By hand, gradient x value: ``[blocks, attention | MLP | sum behind the attention]``, each ``[batch, tokens]``."""
+    kept = {}
+
+    def keep(key):
+        def hook(module, args, out):
+            kept[key] = out[0] if isinstance(out, tuple) else out
+            kept[key].retain_grad()
+            copy = kept[key].clone()  # which the model may overwrite
+            return (copy, *out[1:]) if isinstance(out, tuple) else copy
+
+        return hook
+
+    def keep_read(key):
+        def hook(module, args):
+            kept[key] = args[0]
+            args[0].retain_grad()
+
+        return hook
+
+    hooks = []
+    for i, (attention, mlp, total) in enumerate(parts(model)):
+        norm = "Norm" in type(total).__name__
+        hooks += [attention.register_forward_hook(keep((i, 0))), mlp.register_forward_hook(keep((i, 1)))]
+        hooks += [
+            total.register_forward_pre_hook(keep_read((i, 2))) if norm else total.register_forward_hook(keep((i, 2)))
+        ]
+    logits = model(**inputs).logits
+    (logits[:, target] if logits.dim() == 2 else logits[:, -1, target]).sum().backward()
+    for hook in hooks:
+        hook.remove()
+    of = {key: (t * t.grad).sum(-1).detach() for key, t in kept.items()}
+    return [[of[i, kind] for kind in range(3)] for i in range(len(parts(model)))]
 
 
 def tokens(batch=2, length=7):
@@ -83,16 +188,88 @@ def test_what_is_inside_changes_nothing_outside(method):
     assert plain.pairs is None
 
 
-@pytest.mark.parametrize("make", [bert, llama])
-def test_pairs_sum_over_their_rows_to_the_relevance_behind_each_attention(make):
+PARALLEL = [neox, phi, falcon, cohere]
+
+
+@pytest.mark.parametrize("method", ["conservative-lrp", "libragrad"])
+@pytest.mark.parametrize("make", [bert, llama, *PARALLEL])
+def test_pairs_sum_over_their_columns_to_what_enters_each_block(make, method):
     """Under conservative rules and without biases, from each layer to the next nothing is lost."""
-    model = make()
-    for name, p in model.named_parameters():
-        if name.endswith("bias"):
-            torch.nn.init.zeros_(p)
+    model = tiny.no_biases(make())
+    e = whence.explain(model, tokens(), method, target=1, inside=True)
+    scale = e.layers.abs().max()
+    assert (e.pairs.sum((-2, -1)) - e.ledger.sums[:, :-1]).abs().max() < 1e-6 * scale  # norms' epsilons
+    assert (e.pairs.sum(-2) - e.layers).abs().max() < 1e-6 * scale
+    if make in PARALLEL:  # the sum behind the attention is what enters the next block
+        assert (e.pairs[:, :-1].sum(-1) - e.layers[:, 1:]).abs().max() < 1e-6 * scale
+
+
+@pytest.mark.parametrize("make", [bert, llama, *PARALLEL])
+def test_pairs_sum_over_their_rows_to_the_relevance_behind_each_attention(make):
+    """By hand, by plain gradients; only the output projection's bias belongs to no pair."""
+    model, inputs = make(), tokens()
+    for attention, _, _ in parts(model):
+        if attention.bias is not None:
+            torch.nn.init.zeros_(attention.bias)
+    e = whence.explain(model, inputs, "gradient-x-input", target=2, inside=True)
+    for layer, (_, _, total) in enumerate(carried(model, inputs, 2)):
+        assert (e.pairs[:, layer].sum(-1) - total).abs().max() < EXACT * e.pairs.abs().max()
+
+
+@pytest.mark.parametrize("make", [bert, llama, *PARALLEL])
+def test_branches_are_gradient_x_value_of_what_attention_and_mlp_write(make):
+    """By hand, at the outputs of both projections of each block."""
+    model, inputs = make(), tokens()
+    e = whence.explain(model, inputs, "gradient-x-input", target=2, inside=True)
+    for layer, of in enumerate(carried(model, inputs, 2)):
+        for kind in (0, 1):
+            assert (e.branches[:, layer, kind] - of[kind]).abs().max() < EXACT * of[kind].abs().max()
+
+
+SPELLINGS = {
+    "at once": lambda x, a, m: x + (a + m),
+    "attention first": lambda x, a, m: x + a + m,
+    "MLP first": lambda x, a, m: x + m + a,
+    "scaled": lambda x, a, m: 0.5 * (m + a) + x,
+    "three": lambda x, a, m: x + m / 2 + (a + m / 3) + m / 6,
+    "in place": lambda x, a, m: m.add_(a).add_(x),
+    "trunk in place": lambda x, a, m: x.add_(a).add_(m),
+}
+
+
+class Parallel(nn.Module):
+    """Blocks that add attention and MLP to the same trunk, spelled as people do."""
+
+    def __init__(self, spelling):
+        super().__init__()
+        torch.manual_seed(0)
+        self.add = SPELLINGS[spelling]
+        self.embed = nn.Embedding(60, 16)
+        self.norm = nn.LayerNorm(16, bias=False)
+        self.attention = nn.ModuleList(nn.MultiheadAttention(16, 2, bias=False, batch_first=True) for _ in range(2))
+        self.mlp = nn.ModuleList(nn.Linear(16, 16, bias=False) for _ in range(2))
+        self.head = nn.Linear(16, 3, bias=False)
+
+    def forward(self, input_ids):
+        x = self.embed(input_ids).clone()
+        for attention, mlp in zip(self.attention, self.mlp, strict=True):
+            h = self.norm(x)
+            x = self.add(x, attention(h, h, h)[0], mlp(h).relu())
+        return self.head(self.norm(x)[:, 0])
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_parallel_blocks_are_the_same_however_they_are_added(spelling):
+    model = Parallel(spelling).double().eval()
     e = whence.explain(model, tokens(), "conservative-lrp", target=1, inside=True)
-    assert (e.pairs.sum((-2, -1)) - e.ledger.sums[:, :-1]).abs().max() < 1e-7  # norms' epsilons
-    assert (e.pairs.sum(-2) - e.layers).abs().max() < 1e-7  # columns: what enters the block
+    scale = e.layers.abs().max()
+    assert (e.pairs.sum(-2) - e.layers).abs().max() < 1e-3 * scale  # norms' epsilons: embeddings are small
+    assert (e.pairs[:, 0].sum(-1) - e.layers[:, 1]).abs().max() < EXACT * scale
+    assert (e.heads.sum(-1) - e.branches[:, :, 0].sum(-1)).abs().max() < EXACT * scale
+    if spelling != "scaled":
+        same = whence.explain(Parallel("at once").double().eval(), tokens(), "conservative-lrp", target=1, inside=True)
+        assert (e.branches - same.branches).abs().max() < EXACT * scale
+        assert (e.pairs - same.pairs).abs().max() < EXACT * scale
 
 
 def test_pairs_off_the_diagonal_are_what_attention_moved():
@@ -116,22 +293,6 @@ def test_pairs_off_the_diagonal_are_what_attention_moved():
         assert (e.pairs[:, i] - moved)[:, off].abs().max() < EXACT
 
 
-def test_branches_are_gradient_x_value_of_what_attention_and_mlp_write():
-    """By hand, at the outputs of both projections of each layer."""
-    model, inputs = bert(), tokens()
-    kept = {}
-    for i, layer in enumerate(model.bert.encoder.layer):
-        for kind, dense in enumerate((layer.attention.output.dense, layer.output.dense)):
-            dense.register_forward_hook(lambda m, a, out, key=(i, kind): kept.update({key: out}))
-    logits = model(**inputs).logits
-    for out in kept.values():
-        out.retain_grad()
-    logits[:, 2].sum().backward()
-    e = whence.explain(bert(), inputs, "gradient-x-input", target=2, inside=True)
-    for (layer, kind), out in kept.items():
-        assert (e.branches[:, layer, kind] - (out * out.grad).sum(-1)).abs().max() < EXACT
-
-
 def test_a_decoder_draws_only_on_what_came_before():
     e = whence.explain(llama(), tokens(), "conservative-lrp", target=1, inside=True)
     assert e.pairs.triu(1).abs().max() == 0
@@ -150,8 +311,20 @@ def test_padding_draws_on_nothing_and_changes_nothing():
     assert padded.branches[1, ..., 5:].abs().max() == 0
 
 
-def test_several_targets_have_each_their_own():
-    model, inputs = bert(), tokens()
+def test_branches_of_two_tokens_are_no_pairs():
+    """Padding is a token that is not there, not a branch."""
+    model, inputs = bert(), tokens(2, 3)["input_ids"]
+    mask = torch.tensor([[1, 1, 0], [1, 0, 0]])
+    three = whence.explain(model, {"input_ids": inputs, "attention_mask": mask}, target=1, inside=True)
+    two = whence.explain(model, {"input_ids": inputs[:, :2], "attention_mask": mask[:, :2]}, target=1, inside=True)
+    assert two.branches[1, :, 1, 0].abs().min() > 0
+    assert (two.branches - three.branches[..., :2]).abs().max() < EXACT
+    assert (two.pairs - three.pairs[..., :2, :2]).abs().max() < EXACT
+
+
+@pytest.mark.parametrize("make", [bert, neox, cohere])
+def test_several_targets_have_each_their_own(make):
+    model, inputs = make(), tokens()
     together = whence.explain(model, inputs, target=whence.every([0, 2]), inside=True)
     for e, target in zip(together, (0, 2), strict=True):
         alone = whence.explain(model, inputs, target=target, inside=True)
@@ -172,7 +345,7 @@ def test_methods_of_maps_have_pairs_of_their_own():
 
 
 def test_methods_that_cannot_say_what_happened_inside_say_so():
-    for method in ("lrp", "rollout", "attention", "grad-cam", "random", "integrated-gradients", "legrad"):
+    for method in ("lrp", "pa-lrp", "saliency", "rollout", "attention", "grad-cam", "random", "legrad"):
         with pytest.raises(whence.MethodError, match="inside"):
             whence.explain(bert(), tokens(), method, target=1, inside=True)
     with pytest.raises(whence.MethodError, match="checkpoints"):
@@ -183,6 +356,25 @@ def test_methods_that_cannot_say_what_happened_inside_say_so():
     inputs = tokens() | {"decoder_input_ids": torch.zeros(2, 1, dtype=torch.long)}
     with pytest.raises(whence.ModelError, match="several streams"):
         whence.explain(model, inputs, target=whence.At(0, 4), inside=True)
+
+
+class Bare(nn.Module):
+    """One attention, perhaps; nothing is added to what it reads."""
+
+    def __init__(self, attends):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(60, 16), nn.Linear(16, 3)
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True) if attends else None
+
+    def forward(self, input_ids):
+        x = self.embed(input_ids)
+        return self.head((x.relu() if self.attention is None else self.attention(x, x, x)[0]).mean(1))
+
+
+@pytest.mark.parametrize("attends", [True, False])
+def test_a_model_that_is_not_made_of_blocks_says_so(attends):
+    with pytest.raises(whence.ModelError, match="not made of blocks"):
+        whence.explain(Bare(attends).eval(), tokens(), target=1, inside=True)
 
 
 # -- switched off ------------------------------------------------------------------------------------------------------
@@ -220,11 +412,102 @@ def test_packed_heads_are_switched_off_too():
         assert (off - model(**inputs).logits).abs().max() < EXACT
 
 
+def swin(attention, heads=(2, 4)):
+    """Windows of 2 x 2 patches, of which every second block's are shifted: 16 of them, then 4."""
+    torch.manual_seed(0)
+    config = SwinConfig(
+        image_size=16, patch_size=2, embed_dim=8, depths=[2, 2], num_heads=list(heads), window_size=2, num_labels=3,
+        initializer_range=0.3, attn_implementation=attention,
+    )  # fmt: skip
+    return SwinForImageClassification(config).double().eval()
+
+
+def pictures(batch):
+    return {"pixel_values": torch.randn(batch, 3, 16, 16, generator=torch.Generator().manual_seed(0)).double()}
+
+
+def projections(model):
+    return [block.attention.o_proj for stage in model.swin.encoder.layers for block in stage.blocks]
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize(("layer", "head"), [(0, 1), (1, 0), (2, 3), (3, 2)])
+def test_a_head_of_windows_is_switched_off_in_all_of_them(attention, batch, layer, head):
+    model, inputs = swin(attention), pictures(batch)
+    off = whence.without(model, inputs, heads=[(layer, head)]).logits
+    with torch.no_grad():
+        plain = model(**inputs).logits
+        projections(model)[layer].weight[:, 4 * head : 4 * head + 4] = 0
+        assert (off - model(**inputs).logits).abs().max() < EXACT < (off - plain).abs().max()
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_heads_of_windows_are_counted_once(attention):
+    model, inputs = swin(attention, (2, 2)), pictures(2)
+    kept = {}
+
+    def keep(i):
+        def hook(module, args):
+            kept[i] = args[0]
+            args[0].retain_grad()
+
+        return hook
+
+    hooks = [p.register_forward_pre_hook(keep(i)) for i, p in enumerate(projections(model))]
+    model(**inputs).logits[:, 1].sum().backward()
+    for hook in hooks:
+        hook.remove()
+    e = whence.explain(model, inputs, "gradient-x-input", target=1)
+    assert e.heads.shape == (2, 4, 2)
+    for i, x in kept.items():
+        expected = (x * x.grad).reshape(2, -1, 2, x.shape[-1] // 2).sum((1, 3))
+        assert (e.heads[:, i] - expected).abs().max() < EXACT
+    with pytest.raises(whence.InputError, match="no head 2: its heads are 0 to 1"):
+        whence.without(model, inputs, heads=[(0, 2)])
+
+
+def test_a_head_of_blocks_that_are_cut_behind_the_projection_is_switched_off_in_all_of_them():
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 60, "d_model": 16, "d_ff": 32, "d_kv": 8, "num_layers": 2, "num_heads": 2, "local_radius": 3}
+    model, inputs = LongT5EncoderModel(LongT5Config(**sizes)).double().eval(), tokens(2, 10)
+    off = whence.without(model, inputs, heads=[(1, 0)]).last_hidden_state
+    with torch.no_grad():
+        model.encoder.block[1].layer[0].LocalSelfAttention.o.weight[:, :8] = 0
+        assert (off - model(**inputs).last_hidden_state).abs().max() < EXACT
+
+
 def test_heads_that_are_not_there_are_named():
     with pytest.raises(whence.InputError, match="no head 7"):
         whence.without(bert(), tokens(), heads=[(0, 7)])
     with pytest.raises(whence.InputError, match="no layer 3"):
         whence.without(bert(), tokens(), layers=[3])
+    with pytest.raises(whence.ModelError, match="has no attention"):
+        whence.without(Bare(attends=False), tokens(), layers=[0])
+
+
+@pytest.mark.parametrize(
+    ("match", "given"),
+    [
+        (r"pairs \(layer, head\).*not \[3\]", {"heads": [3]}),
+        (r"pairs \(layer, head\).*not \(0, 1\)", {"heads": (0, 1)}),
+        (r"pairs \(layer, head\).*not 3", {"heads": 3}),
+        (r"pairs \(layer, head\)", {"heads": [("a", 1)]}),
+        ("a list of numbers.*not 1", {"layers": 1}),
+        ("a list of numbers.*not 'all'", {"layers": "all"}),
+        ("The model is str", {"model": "bert-base-uncased"}),
+    ],
+)
+def test_what_cannot_be_switched_off_is_named(match, given):
+    with pytest.raises(whence.InputError, match=match):
+        whence.without(**{"model": bert(), "inputs": tokens()} | given)
+
+
+def test_numbers_of_tensors_and_arrays_are_numbers():
+    model, inputs = bert(), tokens()
+    plain = whence.without(model, inputs, heads=[(1, 2)], layers=[0]).logits
+    for pairs, layers in ((torch.tensor([[1, 2]]), torch.tensor([0])), (np.array([[1, 2]]), np.array([0]))):
+        assert torch.equal(whence.without(model, inputs, heads=pairs, layers=layers).logits, plain)
 
 
 def test_without_the_heads_that_carried_it_a_prediction_changes_more():
@@ -284,8 +567,9 @@ def test_tables_that_are_not_there_say_why(tmp_path):
     with pytest.raises(whence.InputError, match=r"heads\.txt"):
         e.table("heads").save(tmp_path / "heads.txt")
     inside = whence.explain(bert(), tokens(), inside=True)
-    with pytest.raises(whence.InputError, match="0 to 2"):
-        inside.table("pairs", layer=3)
+    for layer in (3, -4, None, "a", 0.5):
+        with pytest.raises(whence.InputError, match=f"0 to 2: layer {layer!r} is none"):
+            inside.table("pairs", layer=layer)
 
 
 def test_names_from_the_user_cannot_act_in_a_table(tmp_path):

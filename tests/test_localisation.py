@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from torch import nn
-from transformers import DetrConfig, DetrForObjectDetection, ResNetConfig
+from transformers import DetrConfig, DetrForObjectDetection, OwlViTConfig, OwlViTForObjectDetection, ResNetConfig
 from transformers.models.detr.image_processing_pil_detr import DetrImageProcessorPil
 from typer.testing import CliRunner
 
@@ -414,6 +414,52 @@ def test_the_last_class_is_no_object_unless_all_have_names():
     assert found[0].score == pytest.approx(float(torch.tensor(9.0).sigmoid()))
 
 
+def test_a_detector_of_one_class_needs_no_names():
+    logits = [[row[0]] for row in LOGITS]
+    found = detect(whence.Explainer(Fixed(logits, BOXES), plain), noise(60, 80))
+    assert [(f.query, f.label) for f in found] == [(2, "0"), (1, "0")]
+    assert found[0].score == pytest.approx(float(torch.tensor(3.0).sigmoid()))
+
+
+class Asking(nn.Module):
+    """A detector that looks for texts, with the texts that it is to look for."""
+
+    main_input_name = "pixel_values"
+
+    def __init__(self, texts):
+        super().__init__()
+        torch.manual_seed(0)
+        size = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+        words = {"vocab_size": 50, "max_position_embeddings": 8, "bos_token_id": 1, "eos_token_id": 2}
+        self.config = OwlViTConfig(
+            text_config={**size, **words}, vision_config={**size, "image_size": 32, "patch_size": 8}, projection_dim=16
+        )
+        self.model = OwlViTForObjectDetection(self.config)
+        self.ids = torch.tensor([[1, 5 + i, 6, 2] for i in range(texts)])
+
+    def forward(self, pixel_values):
+        return self.model(self.ids, pixel_values, torch.ones_like(self.ids))
+
+
+@pytest.mark.parametrize("texts", [1, 2, 3, 5])
+def test_classes_that_are_texts_are_not_those_of_the_configuration(texts):
+    """Of OWL-ViT there are as many as were asked for, whatever its configuration calls its two labels."""
+    model, inputs = Asking(texts).eval(), {"pixel_values": torch.randn(1, 3, 32, 32)}
+    with torch.no_grad():
+        outputs = model(**inputs)
+    logits = outputs.logits[0].double()
+    found = detect(whence.Explainer(model), inputs, 0.0)
+    assert len(found) == len(logits)
+    for one in found:
+        assert one.score == pytest.approx(float(logits[one.query].sigmoid().max()))
+        assert one.category == int(logits[one.query].argmax())
+        assert one.label == str(one.category)
+    e = whence.explain(model, inputs, "gradient-x-input", target=whence.query(3))
+    assert float(e.value) == pytest.approx(float(logits[3].max()))
+    named = whence.Explainer(model, labels=[f"text {i}" for i in range(texts)])
+    assert detect(named, inputs, 0.0)[0].label == f"text {found[0].category}"
+
+
 def test_objects_can_be_asked_for_by_class_and_confidence():
     explainer = whence.Explainer(Fixed(LOGITS, BOXES), plain, labels=["cat", "dog"])
     assert [f.label for f in detect(explainer, noise(60, 80), target="cat")] == ["cat"]
@@ -662,3 +708,57 @@ def test_a_wrong_call_is_told_in_a_sentence(pictures, said, words):
     result = run(pictures[0], "--model", MODELS / "digits", *words, code=2)
     assert said in result.stderr
     assert result.stdout == ""
+
+
+# -- many explanations together, and what is no mask -----------------------------------------------------------------
+
+
+def test_lists_of_explanations_are_located_to_the_last_sample(pictures):
+    model, pixels = tiny.vit(), {"pixel_values": tiny.pixels(2)}
+    batch = whence.explain(model, pixels, "generic-attention")
+    wanted = [region.mask for region in locate(batch)]
+    assert len(wanted) == 2
+    for given_as in ([batch], (batch,), [[batch]]):
+        assert all(torch.equal(a.mask, b) for a, b in zip(locate(given_as), wanted, strict=True))
+    each = whence.explain(model, pixels, "generic-attention", whence.every([0, 1]))
+    assert [region.label for region in locate(each)] == ["LABEL_0", "LABEL_0", "LABEL_1", "LABEL_1"]
+    explainer = whence.Explainer.from_pretrained(MODELS / "digits")
+    labels = ["digit 0", "digit 6"]
+    many = explainer(list(pictures), "generic-attention", whence.every(labels))
+    alone = [locate(explainer(path, "generic-attention", label))[0] for path in pictures for label in labels]
+    for got, one in zip(locate(many), alone, strict=True):
+        assert got.label == one.label
+        assert torch.equal(got.mask, one.mask)
+    assert locate([]) == []
+
+
+@pytest.mark.parametrize("wrong", [None, "cat.jpg", 5, [None]])
+def test_only_explanations_are_located(wrong):
+    with pytest.raises(InputError, match=r"explanations of pictures, not (NoneType|str|int)"):
+        locate(wrong)
+
+
+@pytest.mark.parametrize("use", [components, largest, encode, box_of])
+@pytest.mark.parametrize("wrong", [torch.tensor([[2, 0, 1]]), torch.tensor([True]), np.ones((2, 2), bool)])
+def test_a_mask_is_true_or_false_in_two_dimensions(use, wrong):
+    with pytest.raises(InputError, match=r"A mask is a tensor \[H, W\] of true and false, not"):
+        use(wrong)
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ("has a size", {"size": [2, 2]}),
+        ("has a size", {"counts": [4]}),
+        ("has a size", {"size": [2], "counts": [2]}),
+        ("has a size", None),
+        ("whole numbers", {"size": [2, 2], "counts": [2, "2"]}),
+        ("whole numbers", {"size": [2, 2], "counts": 4}),
+        ("whole numbers", {"size": [2.0, 2], "counts": [4]}),
+        ("add up to 3", {"size": [2, 2], "counts": [3]}),
+        ("compressed", {"size": [2, 2], "counts": "04"}),
+    ],
+)
+def test_a_code_that_is_none_is_a_sentence(said, code):
+    with pytest.raises(InputError, match=said):
+        decode(code)

@@ -6,6 +6,7 @@ import pytest
 import tiny
 import torch
 from helpers import EXACT, relative
+from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
 import whence
 from whence.demo import MODELS
@@ -27,6 +28,20 @@ def bert():
 
 def vit():
     return tiny.vit().double(), {"pixel_values": tiny.pixels(2).double()}
+
+
+def llama():
+    return tiny.llama().double(), {"input_ids": tiny.ids(2)}
+
+
+def neox():
+    """Rotary positions, attention and MLP added at once."""
+    torch.manual_seed(0)
+    config = GPTNeoXConfig(
+        vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=24,
+        max_position_embeddings=40, initializer_range=0.3,
+    )  # fmt: skip
+    return GPTNeoXForCausalLM(config).double().eval(), {"input_ids": tiny.ids(2)}
 
 
 def close(a, b):
@@ -58,7 +73,7 @@ def same(a, b):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("make", [bert, vit])
+@pytest.mark.parametrize("make", [bert, vit, llama, neox])
 def test_each_of_several_targets_is_as_it_is_alone(make, method):
     model, inputs = make()
     options = whence.methods()[method].quick
@@ -70,6 +85,18 @@ def test_each_of_several_targets_is_as_it_is_alone(make, method):
     found = whence.explain(model, inputs, method, whence.every(targets), **options)
     assert isinstance(found, whence.Explanations)
     assert len(found) == 4
+    for one, expected in zip(found, alone, strict=True):
+        same(one, expected)
+
+
+@pytest.mark.parametrize("make", [bert, llama])
+@pytest.mark.parametrize("rows", [4096, 1])  # together, and one after the other
+def test_relevance_of_positions_is_of_one_target(make, rows, monkeypatch):
+    model, inputs = make()
+    alone = [whence.explain(model, inputs, "pa-lrp", t, at="token") for t in (0, 2)]
+    assert relative(alone[0].scores, whence.explain(model, inputs, "attn-lrp", 0, at="token").scores) > 0.01
+    monkeypatch.setattr("whence.together.ROWS", rows)
+    found = whence.explain(model, inputs, "pa-lrp", whence.every([0, 2]), at="token")
     for one, expected in zip(found, alone, strict=True):
         same(one, expected)
 

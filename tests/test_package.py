@@ -13,14 +13,15 @@ SOURCE = Path(whence.__file__).parent
 
 #: from the ground up: a module imports only what stands before it
 ORDER = [
-    "errors", "options", "extras", "settings", "fingerprint", "progress", "magnitudes", "einsum", "axes", "layout",
-    "node", "custom", "fused", "undisturbed", "checkpoints", "call", "head", "residuals", "coverage", "operations",
-    "learned", "kinds", "attention", "propagate", "ledger", "trace", "target", "scalars", "diagnosis", "boundary",
-    "run", "inside", "together", "maps", "locality", "streams", "blocks", "routes", "biases", "rollup", "relations",
-    "rules", "rules.linear", "rules.gradient", "rules.relevance", "methods", "words", "origin", "view", "files",
-    "render", "table", "store", "arithmetic", "result", "tables", "views", "explanation", "arguments", "switch",
-    "assemble", "explain", "inputs", "generation", "mapping", "answers", "pretrained", "explainer", "windows",
-    "check", "data", "evaluation", "counterfactual", "localisation", "jobs", "probe", "demo", "app", "cli", "__main__",
+    "errors", "options", "plain", "extras", "settings", "fingerprint", "progress", "magnitudes", "einsum", "axes",
+    "layout", "node", "custom", "fused", "undisturbed", "checkpoints", "call", "head", "residuals", "coverage",
+    "operations", "learned", "kinds", "attention", "propagate", "ledger", "trace", "target", "detectors", "scalars",
+    "diagnosis", "heads", "boundary", "run", "inside", "together", "maps", "locality", "streams", "blocks",
+    "routes", "biases", "rollup", "relations", "rules", "rules.linear", "rules.gradient", "rules.relevance",
+    "methods", "words", "origin", "view", "files", "render", "table", "store", "arithmetic", "result", "tables",
+    "views", "explanation", "arguments", "switch", "assemble", "explain", "inputs", "chat", "writing", "generation",
+    "mapping", "answers", "pretrained", "explainer", "windows", "check", "data", "evaluation", "counterfactual",
+    "localisation", "jobs", "templates", "probe", "demo", "app", "cli", "__main__",
 ]  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import copy
 import csv
 import re
 import shlex
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from test_check import bert, bert_config, small, wordpiece
 from test_docs import same
-from transformers import BertForSequenceClassification
+from transformers import BertForMaskedLM, BertForSequenceClassification
 from typer.testing import CliRunner
 
 import whence
@@ -26,9 +27,12 @@ from whence.cli.probe import probe as command
 from whence.cli.probe import terms_of
 from whence.data import Item
 from whence.demo import MODELS
-from whence.probe import ERROR, MEASURES, Template, _read, _templates, interval, probe
+from whence.probe import ERROR, MEASURES, _read, interval, probe
+from whence.templates import Template, templates_of
 
 scipy_stats = pytest.importorskip("scipy.stats")
+
+MODULE = import_module("whence.probe")  # whence.probe is the function
 
 TEMPLATES = [
     "{name} gave a moving performance.",
@@ -108,7 +112,7 @@ def test_swapping_back_gives_the_original(before, after, name, small):
     name = name.lower() if small else name
     text = f"{before} {name} {after}"
     assume(small == (text == text.lower()))
-    (template,) = _templates([text], ["Anna", "John"], "{name}")
+    (template,) = templates_of([text], ["Anna", "John"], "{name}")
     assert template.fill(template.found).text == text
     other = template.fill("John" if template.found == "Anna" else "Anna")
     assert other.text != text
@@ -124,12 +128,38 @@ def test_swapping_back_gives_the_original(before, after, name, small):
         ("Anna saw John, and Anna smiled.", ("", " saw John, and ", " smiled.")),
         ("Anna's film", ("", "'s film")),
         ("Mary Ann came", ("", " came")),
+        ("Mary is not Mary Ann", ("", " is not Mary Ann")),
+        ("Anna\u0301 came", None),  # another letter
         ("no name at all", None),
     ],
 )
 def test_a_real_text_is_a_template_if_a_term_stands_in_it(text, parts):
     template = Template.of(text, ["Anna", "John", "Mary", "Mary Ann"], "{name}")
     assert (None if template is None else template.parts) == parts
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("小明喜欢电影", ("", "喜欢电影")),
+        ("他说小明和小红来了。小明。", ("他说", "和小红来了。", "。")),
+        ("小明明不是小明", ("", "不是小明")),  # the longer of two names that begin alike
+        ("ชื่อสมชายครับ", ("ชื่อ", "ครับ")),
+        ("ชื่อสมชายี", None),  # a vowel sign belongs to the character before it
+        ("私はAnnaです", ("私は", "です")),
+        ("私はAnnasです", None),
+        ("Anna小明", ("", "小明")),
+        ("没有名字", None),
+    ],
+)
+def test_in_scripts_without_spaces_a_term_stands_where_its_characters_do(text, parts):
+    template = Template.of(text, ["小明", "小红", "小明明", "สมชาย", "Anna"], "{name}")
+    assert (None if template is None else template.parts) == parts
+    assert template is None or template.fill(template.found).text == text
+
+
+def test_capitals_are_kept_where_a_script_has_none():
+    assert Template.of("小明喜欢电影", ["小明", "Anna"], "{name}").fill("Anna").text == "Anna喜欢电影"
 
 
 def test_texts_inside_others_are_taken_once_and_slots_come_first():
@@ -142,7 +172,7 @@ def test_texts_inside_others_are_taken_once_and_slots_come_first():
         "john left",
     ]
     items = [Item(str(i), text) for i, text in enumerate(texts)]
-    got = list(_templates(items, ["Anna", "John"], "{name}"))
+    got = list(templates_of(items, ["Anna", "John"], "{name}"))
     assert [t.fill(t.found or "X").text for t in got] == ["X left.", "he was wrong , so said anna .", "john left"]
 
 
@@ -150,29 +180,31 @@ def test_texts_inside_others_are_taken_once_and_slots_come_first():
 
 
 def test_a_planted_bias_is_found_and_only_that(explainer):
-    got = probe(biased(explainer, ["Kevin"]), TEMPLATES, NAMES, target="positive")
+    names = ["Kevin", *NAMES[:5]]
+    got = probe(biased(explainer, ["Kevin"]), TEMPLATES, names, target="positive")
     assert got.groups[0] == "Kevin"
     for measure in ("logit", "relevance"):
         assert got.effect("Kevin", measure).sure > 0
-        for name in NAMES:
-            effect = got.effect(name, measure)
-            if name != "Kevin":  # the rest has Kevin in it
-                assert effect.mean == pytest.approx(-got.effect("Kevin", measure).mean / 11, rel=1e-3, abs=1e-6)
+        for name in names[1:]:  # the rest has Kevin in it
+            mean = got.effect(name, measure).mean
+            assert mean == pytest.approx(-got.effect("Kevin", measure).mean / 5, rel=1e-3, abs=1e-6)
     assert "*" in str(got.effect("Kevin"))
 
 
 def test_a_group_that_is_preferred_is_found(explainer):
-    groups = {"a": NAMES[:6], "b": NAMES[6:]}
-    got = probe(biased(explainer, groups["b"]), TEMPLATES, groups, target="positive")
+    groups = {"a": NAMES[:3], "b": NAMES[6:9]}
+    model = biased(explainer, groups["b"])
+    got = probe(model, TEMPLATES[:6], groups, target="positive")
     assert got.effect("b").sure > 0 > got.effect("a").sure
     assert got.effect("b").mean == pytest.approx(-got.effect("a").mean)
-    against = probe(biased(explainer, groups["b"]), TEMPLATES, groups, target="negative")
+    against = probe(model, TEMPLATES[:6], groups, target="negative")
     assert against.effect("b").sure < 0
 
 
 def test_where_there_is_no_bias_none_is_found(explainer):
-    for terms in (NAMES, {"a": NAMES[:6], "b": NAMES[6:]}):
-        got = probe(indifferent(explainer), TEMPLATES, terms, target="positive")
+    model = indifferent(explainer)
+    for terms in (NAMES[:4], {"a": NAMES[:3], "b": NAMES[6:9]}):
+        got = probe(model, TEMPLATES[:6], terms, target="positive")
         for effect in got.effects:
             if effect.against == "rest":
                 assert effect.low <= 0 <= effect.high
@@ -190,14 +222,14 @@ def test_groups_drawn_at_random_do_not_differ_in_a_real_model(found, measure, sh
     rng = np.random.default_rng(0)
     contrast = np.repeat([1.0, -1.0], 6) / 6
     both = alone = 0
-    for _ in range(1000):
+    for _ in range(500):
         drawn = values[:, rng.permutation(len(NAMES))]
         _, low, high = interval(drawn, contrast, [range(6), range(6, 12)], ERROR)
         both += not low <= 0 <= high
         _, low, high = interval(drawn, contrast, [], ERROR)
         alone += not low <= 0 <= high
-    assert both <= 0.05 * 1000
-    assert alone > share * 1000
+    assert both <= 0.05 * 500
+    assert alone > share * 500
 
 
 @pytest.mark.parametrize("error", [0.05, 0.005])
@@ -206,16 +238,16 @@ def test_intervals_miss_as_often_as_they_say(error):
     rng = np.random.default_rng(1)
     contrast = np.repeat([1.0, -1.0], 5) / 5
     missed = 0
-    for _ in range(2000):
+    for _ in range(1000):
         values = rng.normal(size=(8, 1)) * 5 + rng.normal(size=(1, 10)) + rng.normal(size=(8, 10))
         values[:, :5] += rng.normal(size=(8, 1))  # some templates like one group better
         _, low, high = interval(values, contrast, [range(5), range(5, 10)], error)
         missed += not low <= 0 <= high
-    assert missed <= (error + 3 * (error / 2000) ** 0.5) * 2000
-    assert missed >= 0.1 * error * 2000  # nor are they so wide that nothing would be found
+    assert missed <= (error + 3 * (error / 1000) ** 0.5) * 1000
+    assert missed >= 0.1 * error * 1000  # nor are they so wide that nothing would be found
 
 
-def test_of_single_terms_the_interval_is_students_over_templates():
+def test_of_single_terms_the_interval_is_students_overtemplates_of():
     values = np.random.default_rng(2).normal(size=(9, 3))
     contrast = np.array([1.0, -0.5, -0.5])
     mean, low, high = interval(values, contrast, [range(1), range(1, 2), range(2, 3)], 0.01)
@@ -230,7 +262,7 @@ def test_of_single_terms_the_interval_is_students_over_templates():
 
 def test_rows_are_what_the_explainer_says(explainer, found):
     assert [row["term"] for row in found.texts] == [*NAMES, "[MASK]"] * len(TEMPLATES)
-    for row in found.texts[::7]:
+    for row in found.texts[::11]:
         template = TEMPLATES[row["template"]]
         assert row["text"] == template.replace("{name}", row["term"])
         e = explainer(row["text"], target="positive")
@@ -334,7 +366,7 @@ def test_without_a_target_it_is_what_is_predicted_most_often(explainer):
 
 
 def test_nothing_depends_on_the_batch(explainer):
-    one, many = (probe(explainer, TEMPLATES[:3], NAMES[:4], batch_size=n) for n in (1, 13))
+    one, many = (probe(explainer, TEMPLATES[:2], NAMES[:3], batch_size=n) for n in (1, 5))
     for a, b in zip(one.effects, many.effects, strict=True):
         assert (a.group, a.measure, a.against) == (b.group, b.measure, b.against)
         assert (a.mean, a.low, a.high) == pytest.approx((b.mean, b.low, b.high), abs=1e-4)
@@ -351,12 +383,45 @@ def test_real_texts_are_swapped_as_they_are_written(explainer):
     assert probe(explainer, texts, ["Michael", "Paul", "John"], limit=2).settings["templates"] == 2
 
 
-def test_a_model_without_probabilities_is_ranked_by_its_value():
+def test_a_model_without_classes_is_ranked_by_its_value_and_has_no_flips(tmp_path, monkeypatch):
     tokenizer = wordpiece()
     regression = small(BertForSequenceClassification, bert_config(len(tokenizer), num_labels=1))
-    got = probe(whence.Explainer(regression, tokenizer), ["a {name} film"] * 1 + ["{name} plot"], ["good", "bad"])
+    got = probe(whence.Explainer(regression, tokenizer), ["a {name} film", "{name} plot"], ["good", "bad"])
     assert got.against == ["rest", "neutral"]
     assert "probability" not in got.table()
+    assert "flip" not in got.table()
+    assert [len(line.split("|")) for line in got.table().splitlines()[:4]] == [11] * 4
+    assert not any("flip" in row for row in got.texts)
+    monkeypatch.setattr(MODULE, "_drawn", lambda found, kind: b"")
+    got.save(tmp_path)
+    assert "flip" not in (tmp_path / "texts.csv").read_text(encoding="utf-8").splitlines()[0]
+    assert "flip" not in (tmp_path / "report.md").read_text(encoding="utf-8")
+
+
+def test_the_neutral_word_is_one_token_also_where_a_text_has_small_letters_only(explainer):
+    got = probe(explainer, ["i like anna a lot", "I like {name}"], ["Anna", "John"])
+    rows = [row for row in got.texts if not row["group"]]
+    assert [row["text"] for row in rows] == ["I like [MASK]", "i like [MASK] a lot"]
+    assert [row["tokens"] for row in rows] == ["[MASK]", "[MASK]"]
+    other = probe(explainer, ["i like anna a lot"], ["Anna", "John"], neutral="Someone")
+    assert other.texts[-1]["text"] == "i like someone a lot"
+
+
+def test_the_neutral_word_leaves_the_mask_that_a_model_fills_in():
+    tokenizer = wordpiece()
+    masked = whence.Explainer(bert(tokenizer, BertForMaskedLM), tokenizer)
+    texts = ["the {name} is [MASK]", "a {name} is [MASK]"]
+    got = probe(masked, texts, ["good", "bad"], target="film")
+    assert got.settings["neutral"] == "[UNK]"
+    film = tokenizer.convert_tokens_to_ids("film")
+    for row in got.texts:
+        given = tokenizer(row["text"], return_tensors="pt")
+        at = given["input_ids"][0].tolist().index(tokenizer.mask_token_id)
+        assert given["input_ids"][0, at + 1] == tokenizer.sep_token_id  # the mask of the template
+        assert row["logit"] == pytest.approx(float(masked.model(**given).logits[0, at, film].detach()), abs=1e-4)
+    for terms, neutral in ((["good", "bad"], "[MASK]"), (["good", "[MASK]"], None)):
+        with pytest.raises(whence.InputError, match=r"fills in the first \[MASK\]"):
+            probe(masked, texts, terms, neutral=neutral)
 
 
 # -- kept ------------------------------------------------------------------------------------------------------------
@@ -407,14 +472,15 @@ def test_terms_are_read_from_words_and_files(tmp_path):
     assert terms_of([str(tmp_path / "b.json")]) == {"Anna": ["Anna"], "Mary, Queen": ["Mary, Queen"]}
 
 
-def test_the_command_prints_the_table_and_writes_the_rest(explainer, tmp_path):
-    (tmp_path / "templates.txt").write_text("\n".join(TEMPLATES))
+def test_the_command_prints_the_table_and_writes_the_rest(explainer, tmp_path, monkeypatch):
+    monkeypatch.setattr(MODULE, "_drawn", lambda found, kind: b"")
+    (tmp_path / "templates.txt").write_text("\n".join(TEMPLATES[:4]))
     result = run(
         tmp_path / "templates.txt", "Only {name} knows.", "--model", MODELS / "sentiment", "--terms", "a=John,Paul",
         "--terms", "b=Tom,George", "--target", "positive", "--out", tmp_path / "out",
     )  # fmt: skip
     expected = probe(
-        explainer, [*TEMPLATES, "Only {name} knows."], {"a": ["John", "Paul"], "b": ["Tom", "George"]}, "positive"
+        explainer, [*TEMPLATES[:4], "Only {name} knows."], {"a": ["John", "Paul"], "b": ["Tom", "George"]}, "positive"
     )
     assert result.stdout.strip() == expected.table().strip()
     assert "wrote" in result.stderr
@@ -469,6 +535,43 @@ def test_what_cannot_be_probed_is_refused(explainer):
         probe(explainer, TEMPLATES[:1], ["John", "Paul"]).effect("John", "colour")
 
 
+@pytest.mark.parametrize(
+    ("said", "terms"),
+    [
+        ("Terms are a list of texts, not the text 'good'", "good"),
+        ("terms of group 'x' are a list of texts, not the text 'good'", {"x": "good", "y": ["bad"]}),
+        ("Terms are a list of texts, not NoneType", None),
+        ("terms of group 'x' are a list of texts, not int", {"x": 5}),
+        (r"A term is a text, not int \(1\)", [1, 2]),
+        (r"name of a group is a text, not int", {1: ["a"], 2: ["b"]}),
+        ("at least one term", {"": ["a"], "b": ["c"]}),
+        ("at least one term", {"a": [], "b": ["c"]}),
+        ("at least one letter", ["a", " "]),
+    ],
+)
+def test_terms_that_are_none_are_sentences(explainer, said, terms):
+    with pytest.raises(whence.InputError, match=said):
+        probe(explainer, TEMPLATES, terms)
+
+
+@pytest.mark.parametrize(
+    ("said", "options"),
+    [
+        ("Templates are a list of texts, not the text 'a {name} film'", {"templates": "a {name} film"}),
+        ("Templates are a list of texts, not NoneType", {"templates": None}),
+        ("The slot is the text that marks the gap", {"slot": ""}),
+        ("The slot is the text that marks the gap", {"slot": None}),
+        ("limit must be a whole number, at least 1, not 0", {"limit": 0}),
+        ("limit must be a whole number, at least 1, not -1", {"limit": -1}),
+        ("batch_size must be a whole number, at least 1, not '9'", {"batch_size": "9"}),
+        ("min_count must be a whole number", {"min_count": 2.5}),
+    ],
+)
+def test_wrong_arguments_are_sentences(explainer, said, options):
+    with pytest.raises(whence.InputError, match=said):
+        probe(explainer, **{"templates": TEMPLATES, "terms": NAMES, **options})
+
+
 # -- the documentation -----------------------------------------------------------------------------------------------
 
 SST2 = re.compile(r"    whence (probe sst2 .*--model (\S+) .*)\n\n((?:\|.*\n)+)")
@@ -483,5 +586,5 @@ def test_tables_of_the_documentation_are_what_the_command_prints(which, tmp_path
     (tmp_path / "names.txt").write_text(page.split("<<END\n")[1].split("    END")[0])
     places = {model: directory, "datasets": shared("data"), "names.txt": tmp_path / "names.txt"}
     printed = run(*(places.get(word, word) for word in shlex.split(words)[1:])).stdout.splitlines()
-    for a, b in zip(printed, table.splitlines(), strict=False):
+    for a, b in zip(printed[: table.count("\n")], table.splitlines(), strict=True):
         assert same(a, b), f"prints {a!r}, written {b!r}"

@@ -63,6 +63,7 @@ LENGTHS = {"count": st.integers(20, 400), "length": st.integers(12, LIMIT), "par
 
 
 @pytest.mark.parametrize("explainer", [BERT, GPT2], ids=["bert", "gpt2"])
+@settings(max_examples=12)
 @given(**LENGTHS)
 def test_every_word_is_read_by_the_same_number_of_windows_and_none_is_too_long(explainer, count, length, part):
     text = " ".join(VOCABULARY[(i * i) % len(VOCABULARY)] for i in range(count))
@@ -84,6 +85,7 @@ def test_every_word_is_read_by_the_same_number_of_windows_and_none_is_too_long(e
 
 
 @pytest.mark.parametrize("explainer", [BERT, GPT2], ids=["bert", "gpt2"])
+@settings(max_examples=12)
 @given(count=st.integers(60, 300), length=st.integers(30, LIMIT))
 def test_a_window_is_a_text_of_its_own(explainer, count, length):
     text = " ".join(VOCABULARY[(i * i) % len(VOCABULARY)] for i in range(count))
@@ -125,12 +127,15 @@ def test_all_words_are_there_on_the_users_own_string(explainer):
     assert e.scores[0].abs().gt(0).float().mean() > 0.9
 
 
-@MODELS_OF
-@pytest.mark.parametrize("method", ["conservative-lrp", "gradient-x-input", "attention"])
+@pytest.mark.parametrize(
+    ("explainer", "method"),
+    [(BERT, "conservative-lrp"), (BERT, "attention"), (GPT2, "conservative-lrp"), (BART, "gradient-x-input")],
+    ids=["bert", "bert-attention", "gpt2", "bart"],
+)
 def test_scores_and_answer_are_the_mean_of_the_windows_by_length(explainer, method):
     """Against windows that are explained one by one, as texts."""
-    e = windows(explainer, LONG, method, target=1, length=60, stride=20)
-    cut, _ = cut_of(explainer, LONG, 60, 20)
+    e = windows(explainer, LONG, method, target=1, length=75, stride=30)
+    cut, _ = cut_of(explainer, LONG, 75, 30)
     scores, logits, value, total = torch.zeros_like(e.scores[0]), 0.0, 0.0, 0
     for place in cut.places:
         spans = [cut.origin.spans[i] for i in place.tolist() if cut.origin.spans[i] is not None]
@@ -155,11 +160,9 @@ def test_the_ledger_accounts_for_the_merged_answer(explainer):
         assert torch.allclose(e.layers[0].sum(-1), e.ledger.sums[0, : e.layers.shape[1]])
 
 
-@MODELS_OF
-@settings(max_examples=4)
-@given(size=st.integers(1, 9))
+@pytest.mark.parametrize(("explainer", "size"), [(BERT, 2), (GPT2, 9), (BART, 3)], ids=["bert", "gpt2", "bart"])
 def test_a_words_score_does_not_depend_on_the_batch(explainer, size):
-    one, many = (windows(explainer, LONG, length=50, batch_size=n) for n in (1, size))
+    one, many = (windows(explainer, LONG, length=80, batch_size=n) for n in (1, size))
     assert torch.allclose(one.scores, many.scores, atol=1e-12)
     assert torch.allclose(one.logits, many.logits)
     assert one.origins == many.origins
@@ -284,16 +287,31 @@ def test_a_value_in_place_of_a_class():
     [
         (whence.InputError, "from 1 to 98", {"stride": 99}),
         (whence.InputError, "from 1 to 98", {"stride": 0}),
-        (whence.InputError, "from 1 to 100 tokens", {"length": 101}),
+        (whence.InputError, "from 1 to 100, the tokens that the model takes, not 101", {"length": 101}),
         (whence.InputError, "no room", {"length": 2}),
         (whence.TargetError, "not for Every", {"target": whence.every([0, 1])}),
         (whence.TargetError, "not for At", {"target": whence.At(3)}),
         (whence.TargetError, "goood", {"target": "goood"}),
+        (whence.TargetError, "not for float", {"target": 1.5}),
+        (whence.TargetError, "not for list", {"target": [1]}),
+        (whence.InputError, "The stride is a whole number from 1 to 98, .* not 10.0", {"stride": 10.0}),
+        (whence.InputError, "length of a window is a whole number .* not 50.0", {"length": 50.0}),
+        (whence.InputError, "batch_size must be a whole number, at least 1, not 0", {"batch_size": 0}),
+        (whence.InputError, "batch_size must be a whole number, at least 1, not -1", {"batch_size": -1}),
+        (whence.MethodError, "'span' of the method 'flash-trace' names", {"method": "flash-trace", "span": (3, 5)}),
+        (whence.MethodError, "'token' of the method 'gen", {"method": "generic-attention", "token": 0}),
     ],
 )
 def test_wrong_calls_are_sentences(error, said, options):
     with pytest.raises(error, match=said):
         windows(BERT, LONG, **options)
+
+
+def test_positions_can_be_named_in_a_text_that_fits():
+    text = "a gripping film, and a wonderful cast"
+    assert windows(BERT, text, "generic-attention", token=2) == BERT(text, "generic-attention", token=2)
+    with pytest.raises(whence.InputError, match="batch_size"):
+        windows(BERT, text, batch_size=0)
 
 
 def test_models_that_do_not_answer_once_for_a_text_are_refused():

@@ -14,7 +14,8 @@ from .errors import InputError, TargetError
 from .explanation import Explanation
 from .inputs.joint import JointReader
 from .inputs.sample import Reader, Sample
-from .target import At, Contrast, Every, class_index
+from .plain import listed, plain
+from .target import At, Contrast, Every, Labelled, checked, class_index, labelled, labels_of
 
 
 class Answers:
@@ -38,12 +39,13 @@ class Answers:
 
     def target(self, target: Any, samples: Sequence[Sample] = ()) -> Any:
         """A target as :func:`whence.explain` takes it: labels and tokens as numbers, positions where needed."""
+        target = checked(target)
         if isinstance(target, Every):
             return Every(tuple(self.target(one, samples) for one in target.targets))
         if isinstance(target, At):
             return replace(target, target=self._classes(target.target))
         if callable(target):
-            return target
+            return labelled(target, self.labels or labels_of(self.model))
         if target is None and self.compares():
             return similarity
         resolved = self._classes(target)
@@ -63,10 +65,11 @@ class Answers:
         """Labels or tokens as numbers: one for all, one for each, or one rather than another."""
         if isinstance(target, Contrast):
             return Contrast(self._classes(target.target), self._classes(target.other))
-        if isinstance(target, list | tuple):
-            inner = [self._class(t) for t in target]
+        given = plain(target)
+        if isinstance(given, list):
+            inner = [self._class(t) for t in given]
             return None if all(t is None for t in inner) else inner
-        return self._class(target)
+        return self._class(given)
 
     def _class(self, target: Any) -> Any:
         """A label or token as a number."""
@@ -96,7 +99,12 @@ class Answers:
 
     def speaks(self) -> bool:
         """Whether the classes are tokens."""
-        return self._tokenizer() is not None and self._name.endswith(("LM", "LMHeadModel", "ForConditionalGeneration"))
+        if self._tokenizer() is None:
+            return False
+        if getattr(getattr(self.reader, "text", self.reader), "fills", False):
+            return True
+        can = getattr(self.model, "can_generate", None)
+        return _echoes(self.model) if can is None else bool(can())
 
     def named(self, e: Explanation, target: Any) -> Explanation:
         """An explanation with its classes by their names."""
@@ -125,6 +133,12 @@ class Answers:
         return replace(e, target_names=asked, prediction_names=said)
 
 
+def _echoes(model: nn.Module) -> bool:
+    """Whether a model answers in the vocabulary that it reads: its last layer has a row for each token."""
+    linear = [m.out_features for m in model.modules() if isinstance(m, nn.Linear)]
+    return bool(linear) and linear[-1] in [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)]
+
+
 def similarity(outputs: Any) -> Tensor:
     """How well each picture fits its text: the target of models that compare the two."""
     pairs: Tensor = outputs.logits_per_image
@@ -140,9 +154,8 @@ def _paired(e: Explanation) -> Explanation:
 
 def with_targets(inputs: Iterable[Any], target: Any) -> Iterator[tuple[Any, Any]]:
     """Each input with its target: one for all, or one for each."""
-    if isinstance(target, Tensor):
-        target = target.tolist()
-    if not isinstance(target, list | tuple):
+    target = listed(target)
+    if not isinstance(target, list):
         yield from zip(inputs, repeat(target), strict=False)
         return
     count = len(inputs) if isinstance(inputs, Sized) else None
@@ -162,7 +175,10 @@ def shared(targets: list[Any]) -> Any:
     if all(t is targets[0] for t in targets):
         return targets[0]
     if all(callable(t) for t in targets):
-        return lambda outputs: torch.stack([t(outputs)[i] for i, t in enumerate(targets)])
+        return Labelled(
+            lambda outputs, labels: torch.stack([labelled(t, labels)(outputs)[i] for i, t in enumerate(targets)]),
+            "the target",
+        )
     if any(callable(t) or isinstance(t, At) for t in targets):
         raise TargetError("Targets of a list are all functions, or all classes and labels.")
     return targets

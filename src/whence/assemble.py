@@ -44,7 +44,7 @@ def assemble(run: Run, reading: Reading, scores: Tensor, method: Method, options
         layers=_inside(run, reading.layers, layout.order),
         heads=None if reading.heads is None else reading.heads.detach(),
         branches=_inside(run, reading.branches, layout.order),
-        pairs=_inside(run, reading.pairs, layout.order),
+        pairs=_inside(run, reading.pairs, layout.order, dims=(-1, -2)),
         target_names=tuple(run.seed.names(names)),
         prediction_names=tuple(run.seed.said(names, task)),
     )
@@ -60,15 +60,19 @@ def _task(model: nn.Module, start: Seed) -> str:
     return "regression" if problem == "regression" or start.logits.shape[-1] == 1 else "single-label"
 
 
-def _inside(run: Run, found: Tensor | None, order: Tensor | None) -> Tensor | None:
-    """What was found for each block, ``[batch, blocks, ..., tokens]``: tokens in the user's order, padding exactly 0.
+def _inside(run: Run, found: Tensor | None, order: Tensor | None, dims: tuple[int, ...] = (-1,)) -> Tensor | None:
+    """What was found for each block, its tokens in the user's order, padding exactly 0.
 
-    Of pairs, ``[batch, blocks, tokens, tokens]``, both.
+    Args:
+        run: the run.
+        found: ``[batch, blocks, ..., tokens]``.
+        order: ``[batch, tokens]``, where each token of the user's is.
+        dims: the dimensions that are of tokens: of pairs, two.
     """
     if found is None:
         return None
     tokens = found.shape[-1]
-    for dim in (-1, -2) if found.dim() == 4 and found.shape[-2] == tokens else (-1,):
+    for dim in dims:
         shape = [1] * found.dim()
         shape[0], shape[dim] = len(found), tokens
         if order is not None and order.shape[1] == tokens:

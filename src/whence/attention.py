@@ -64,10 +64,15 @@ class AttentionRecord:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """How many heads, queries and keys."""
+        """How many heads (of windowed attention: heads of all windows), queries and keys."""
         sizes = [math.prod(atom.size for atom in dim if atom is not self.batch) for dim in self.axes]
         queries, keys = sizes[self.query], sizes[self.key]
         return math.prod(sizes) // (queries * keys), queries, keys
+
+    def own(self) -> list[Axis]:
+        """The axes of its map that are neither the batch nor queries nor keys: heads, windows."""
+        dims = [dim for i, dim in enumerate(self.axes) if i not in (self.query, self.key)]
+        return [atom for dim in dims for atom in dim if atom is not self.batch]
 
     @staticmethod
     def of(call: Call) -> AttentionRecord | None:

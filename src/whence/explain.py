@@ -27,7 +27,7 @@ from .methods import Method, create
 from .node import node_of
 from .run import Rulebook, Run
 from .streams import patch_places, split
-from .target import At, Contrast, Every, LastLinear, OneTarget, Seed, Target, find_logits, labels_of, seed
+from .target import At, Contrast, Every, LastLinear, OneTarget, Seed, Target, checked, find_logits, labels_of, seed
 from .trace import Trace
 from .undisturbed import undisturbed
 
@@ -97,6 +97,7 @@ def explain(
         raise InputError(f"The model is {type(model).__name__}; Whence explains torch.nn.Module objects.")
     original: nn.Module = getattr(model, "_orig_mod", model)  # torch.compile wraps the module it was given
     args, kwargs, batch = prepare(original, inputs)
+    target = checked(target)
     targets = list(target.targets) if isinstance(target, Every) else [target]
     if not targets:
         raise InputError("There is no target: whence.every takes at least one.")
@@ -278,9 +279,8 @@ def _fixed(start: Seed, target: Target) -> Target:
     if start.index is None:
         return target
     classes = start.index.tolist()
-    if start.other is not None:
-        return Contrast(classes, start.other.tolist())
-    return classes if start.place is None else At(start.place.tolist(), classes)
+    asked = classes if start.other is None else Contrast(classes, start.other.tolist())
+    return asked if start.place is None else At(start.place.tolist(), asked)
 
 
 def _last_linear(trace: Trace, start: Seed) -> LastLinear | None:

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from .answers import Answers, shared, with_targets
+from .chat import Messages
 from .errors import InputError, MethodError, ModelError, WhenceError
 from .explain import explain
 from .explanation import Explanation, Explanations
-from .generation import Generation, Messages, generate
+from .generation import Generation, generate
 from .inputs.readers import reader_for
 from .inputs.sample import Sample, batches, collate
 from .inputs.text import TextReader

@@ -141,7 +141,7 @@ class Explanation(Looking, Result):
             return {first: scores}
         joined = torch.cat(list(self.streams.values()), 1)
         if not others or joined.shape != scores.shape:
-            raise WhenceError("The blocks read several streams of tokens, so what entered one is no explanation of all.")
+            raise WhenceError("The blocks read several streams of tokens: what entered one is no explanation of all.")
         return dict(zip(self.streams, scores.split([s.shape[1] for s in self.streams.values()], 1), strict=True))
 
     def table(self, what: str = "heads", layer: int | None = None, sample: int = 0) -> Table:

@@ -7,28 +7,29 @@ target is its logit at the position before it, as in teacher forcing, so that no
 from __future__ import annotations
 
 import functools
-import itertools
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .errors import InputError, ModelError, TargetError
+from .chat import Messages, templated
+from .errors import InputError, MethodError, ModelError, TargetError
 from .explain import explain
 from .explanation import Explanation, Explanations, Looking
 from .inputs.text import TextReader
-from .origin import Span, TextOrigin
+from .methods import create
+from .methods.gradient_x_input import InputLevel
+from .origin import TextOrigin
 from .result import Result
 from .table import Table
 from .tables import token_names
 from .target import At, every
 from .view import Card
 from .views import view
-
-Messages = Sequence[Mapping[str, str]]
+from .writing import Written, write
 
 
 class Generation(Looking, Sequence[Explanation]):
@@ -95,7 +96,10 @@ class Generation(Looking, Sequence[Explanation]):
 
     def table(self, stream: str | None = None) -> Table:
         """What each token written drew from each token of a stream (the main one, if none is named)."""
-        scores = self.streams[stream or next(iter(self.explanations[0].streams))]
+        streams = self.streams
+        if stream is not None and stream not in streams:
+            raise InputError(f"There is no stream '{stream}' of tokens: choose one of {', '.join(streams)}.")
+        scores = streams[stream or next(iter(streams))]
         names = token_names(self.explanations[0], scores.shape[1], stream)
         values = scores.detach().double().cpu().numpy()
         title = f"What each token written came from, {self.explanations[0].method}"
@@ -126,19 +130,22 @@ class Generation(Looking, Sequence[Explanation]):
     def span(self, start: int = 0, stop: int | None = None) -> Explanation:
         """The relevance of several tokens written, as one target: the sum of their logits.
 
-        For methods that are linear in what they explain (one backward of gradients) this is the sum of their rows;
-        :func:`whence.span` is the target for all others.
+        It is the sum of their rows, which is that of the span if a method is linear in what it explains: one backward
+        of gradients from a token's own logit. Others are refused: :func:`whence.span` is the target for them.
 
         Args:
             start, stop: which tokens written, as in a slice.
         """
+        if not all(end is None or hasattr(end, "__index__") for end in (start, stop)):
+            raise TargetError(f"Tokens are chosen by whole numbers, as in a slice, not from {start!r} to {stop!r}.")
         chosen = self.explanations[start:stop]
         if not chosen:
             raise TargetError(f"There is no token from {start} to {stop}: {len(self)} were written.")
-        if chosen[0].ledger is None:
+        if not all(map(_adds_up, chosen)):
             raise TargetError(
-                f"Of '{chosen[0].method}' explanations of tokens do not add up to that of a span. Explain the span "
-                "itself: target=whence.span(start, tokens); or use conservative-lrp, attn-lrp or gradient-x-input."
+                f"Of '{chosen[0].method}' explanations of tokens do not add up to that of a span, with these options. "
+                "Explain the span itself: target=whence.span(start, tokens); or use conservative-lrp, attn-lrp or "
+                "gradient-x-input."
             )
         total = functools.reduce(operator.add, reversed(chosen))
         named = "".join(e.target_names[0] for e in chosen)
@@ -147,23 +154,10 @@ class Generation(Looking, Sequence[Explanation]):
         )
 
 
-@dataclass
-class Written:
-    """A text as a model was given it and went on with it.
-
-    Attributes:
-        inputs: the model's arguments for the whole of it.
-        origins: the text of each stream.
-        ids: the tokens written.
-        first: the position whose answer is the first of them.
-        special: ``[tokens]``, those of the first stream that neither the user nor the model wrote (a chat template's).
-    """
-
-    inputs: dict[str, Tensor]
-    origins: dict[str, TextOrigin]
-    ids: list[int]
-    first: int
-    special: list[bool]
+AHEAD = (
+    "{} does not write one token after the other: it also sees what comes after a token. Explain one that it fills in "
+    "(explainer('a text with [MASK]')); a model that can be a decoder, too, must be loaded as one (is_decoder=True)."
+)
 
 
 def generate(
@@ -177,123 +171,37 @@ def generate(
     options: Mapping[str, Any],
 ) -> Generation:
     """Let a model write (or take what it is said to have written), and explain every token. See ``Explainer``."""
+    can = getattr(model, "can_generate", None)
+    if reader.fills or (can is not None and not can()):
+        raise ModelError(AHEAD.format(type(model).__name__))
     text, own = templated(reader.tokenizer, prompt)
     written = write(model, reader, text, own, continuation, max_new_tokens, sampling)
     targets = [At(written.first + i, token) for i, token in enumerate(written.ids)]
     found = explain(model, written.inputs, method, target=every(targets), **options)
+    if any(_looks_ahead(e, written.first + i) for i, e in enumerate(found)):
+        raise ModelError(AHEAD.format(type(model).__name__))
     return Generation([_attached(e, written, i, reader.tokenizer) for i, e in enumerate(found)])
 
 
-def templated(tokenizer: Any, prompt: str | Messages) -> tuple[str, list[tuple[int, int]] | None]:
-    """A prompt as one string; of messages, by the tokenizer's chat template, with the spans that the user wrote."""
-    if isinstance(prompt, str):
-        return prompt, None
+def _adds_up(e: Explanation) -> bool:
+    """Whether explanations like this one sum to that of a sum: one plain backward, from the target's own logit."""
     try:
-        text = str(tokenizer.apply_chat_template(list(prompt), tokenize=False, add_generation_prompt=True))
-    except (ValueError, AttributeError, TypeError) as error:
-        raise InputError(
-            f"The tokenizer has no chat template that takes these messages ({str(error).splitlines()[0]}). Give the "
-            "prompt as one string, or messages as a list of {'role': ..., 'content': ...}."
-        ) from error
-    own, at = [], 0
-    for message in prompt:
-        start = text.find(message["content"].strip(), at)
-        if start >= 0:
-            at = start + len(message["content"].strip())
-            own.append((start, at))
-    return text, own
+        method = create(e.method, dict(e.options))
+    except MethodError:  # several methods, or one that is not registered here
+        return False
+    book = method.rulebook()
+    if not isinstance(method, InputLevel) or book.phase is not None or book.maps or not book.books:
+        return False
+    if e.ledger is None or e.target is None:  # other scores than the method's own, or of a function
+        return False
+    return torch.equal(e.value, e.logits.gather(1, e.target[:, None])[:, 0])
 
 
-def write(
-    model: nn.Module,
-    reader: TextReader,
-    text: str,
-    own: list[tuple[int, int]] | None,
-    continuation: str | None,
-    most: int,
-    sampling: Mapping[str, Any],
-) -> Written:
-    """The prompt and what follows it, as the model reads both."""
-    tokenizer, config = reader.tokenizer, getattr(model, "config", None)
-    encoded = reader.encode((text,), special=own is None)  # a template writes its own special tokens
-    spans = reader.spans((text,), encoded)
-    device = next(model.parameters()).device
-    given = {"input_ids": torch.tensor([encoded["input_ids"]], device=device)}
-    given["attention_mask"] = torch.ones_like(given["input_ids"])
-    both = bool(getattr(config, "is_encoder_decoder", False))
-    if continuation is not None:
-        ids = _continued(reader, text, encoded["input_ids"], continuation, both)
-    else:
-        ids = _generated(model, given, most, sampling, both)
-    if not ids:
-        raise InputError("The model wrote nothing: its first token ends the text. Give a continuation to explain.")
-    special = [own is not None and not _within(span, own) for span in spans]
-    if both:
-        start = getattr(config, "decoder_start_token_id", None)
-        inputs = given | {"decoder_input_ids": torch.tensor([[start, *ids[:-1]]], device=device)}
-        wrote, places = decoded(tokenizer, [], ids)
-        tokens = tuple(map(str, tokenizer.convert_ids_to_tokens([start, *ids[:-1]])))
-        shifted = (None, *(Span(a, b) for a, b in places[:-1]))
-        origins = {
-            "encoder": TextOrigin((text,), tuple(encoded["tokens"]), tuple(spans)),
-            "decoder": TextOrigin((wrote,), tokens, shifted),
-        }
-        return Written(inputs, origins, ids, 0, special)
-    whole = torch.tensor([[*encoded["input_ids"], *ids]], device=device)
-    if reader.limit is not None and whole.shape[1] > reader.limit:
-        raise InputError(
-            f"Prompt and continuation have {whole.shape[1]} tokens and the model takes {reader.limit}: shorten one."
-        )
-    wrote, places = decoded(tokenizer, encoded["input_ids"], ids)
-    tokens = (*encoded["tokens"], *map(str, tokenizer.convert_ids_to_tokens(ids)))
-    origin = TextOrigin((text, wrote), tokens, (*spans, *(Span(a, b, 1) for a, b in places)))
-    inputs = {"input_ids": whole, "attention_mask": torch.ones_like(whole)}
-    return Written(inputs, {"text": origin}, ids, len(spans) - 1, [*special, *[False] * len(ids)])
-
-
-def _generated(model: Any, given: dict[str, Tensor], most: int, sampling: Mapping[str, Any], both: bool) -> list[int]:
-    if not hasattr(model, "generate"):
-        raise ModelError(
-            f"{type(model).__name__} cannot write by itself (it has no `generate`): give the continuation."
-        )
-    training = model.training
-    with torch.no_grad():
-        try:
-            out = model.eval().generate(**given, **{"max_new_tokens": most, "do_sample": False} | dict(sampling))
-        except (ValueError, TypeError, RuntimeError) as error:
-            raise ModelError(f"The model could not write: {str(error).splitlines()[0]}") from error
-        finally:
-            model.train(training)
-    return [int(i) for i in out[0, 1 if both else given["input_ids"].shape[1] :]]
-
-
-def _continued(reader: TextReader, text: str, ids: list[int], continuation: str, both: bool) -> list[int]:
-    """The tokens of a continuation: as they stand in the whole text, where the prompt's are the same there."""
-    if both:
-        return list(reader.encode((continuation,))["input_ids"])
-    whole = list(reader.encode((text + continuation,))["input_ids"])
-    if whole[: len(ids)] == list(ids):
-        return whole[len(ids) :]
-    return list(reader.encode((continuation,), special=False)["input_ids"])
-
-
-def decoded(tokenizer: Any, before: Sequence[int], ids: Sequence[int]) -> tuple[str, list[tuple[int, int]]]:
-    """What tokens say after others, and where in it each stands; parts of one character stand at its end."""
-    start = len(tokenizer.decode(list(before)))
-    so_far = [tokenizer.decode([*before, *ids[:n]])[start:] for n in range(len(ids) + 1)]
-    whole = so_far[-1]
-    ends = [_common(whole, text) for text in so_far]
-    return whole, [(min(a, b), b) for a, b in itertools.pairwise(ends)]
-
-
-def _common(one: str, other: str) -> int:
-    """How long two texts are the same."""
-    length = min(len(one), len(other))
-    return next((i for i in range(length) if one[i] != other[i]), length)
-
-
-def _within(span: Span | None, own: list[tuple[int, int]]) -> bool:
-    return span is not None and any(span.start < b and a < span.end for a, b in own)
+def _looks_ahead(e: Explanation, last: int) -> bool:
+    """Whether relevance went behind the position that answered; without books, a method may put it anywhere."""
+    if e.ledger is None or "decoder" in e.streams:
+        return False
+    return bool(e.scores[:, last + 1 :].abs().sum() > 1e-6 * e.scores.abs().sum())
 
 
 def _attached(e: Explanation, written: Written, i: int, tokenizer: Any) -> Explanation:

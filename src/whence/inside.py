@@ -6,8 +6,9 @@ token ``i`` is a sum of the same terms,
 
     ``T_ij = sum_h A_hij (v_hj . dy/do_hi)``,
 
-and what went past the attention stays with its token: ``T_ii`` besides holds the relevance of the trunk. A row sums to
-the relevance of token ``i`` behind the attention, but for what the bias of the output projection absorbs.
+and what is not of the attention stays with its token: ``T_ii`` besides holds the relevance of the trunk and, in a
+parallel block, of what the MLP adds to the same sum. So a row sums to the relevance of token ``i`` in the sum that the
+attention is added to, but for what the bias of the output projection absorbs.
 """
 
 from __future__ import annotations
@@ -51,18 +52,50 @@ class Drawn:
 
 
 @dataclass
+class Joint:
+    """A residual addition along the tokens, and the relevance found at what it adds.
+
+    Attributes:
+        attentions: those (by index) among what is added.
+        attended: what they wrote; without any, the branch.
+        branch: what is added.
+        beside: what is added to the same trunk next to it (a parallel block).
+        output: the sum.
+    """
+
+    attentions: list[int]
+    attended: Boundary
+    branch: Boundary
+    beside: list[Boundary]
+    output: Boundary
+
+    @staticmethod
+    def of(residual: Residual) -> Joint:
+        """Of a residual addition, before anything has passed."""
+        branch = _boundary(residual.branch)
+        attended = branch if residual.attended is None else _boundary(residual.attended)
+        beside = [_boundary(t) for t in residual.beside]
+        return Joint(residual.attentions, attended, branch, beside, _boundary(residual.output))
+
+    def passages(self) -> list[Boundary]:
+        """Where what passes is written down, each place once."""
+        own = [] if self.attended is self.branch else [self.attended]
+        return [*own, self.branch, *self.beside, self.output]
+
+
+@dataclass
 class Inside:
     """What a backward is watched for, beyond the boundaries of blocks.
 
     Attributes:
         run: whose.
         drawn: for each attention.
-        joints: for each residual addition along the tokens: its branch, and the sum.
+        joints: for each residual addition along the tokens.
     """
 
     run: Run
     drawn: list[Drawn] = field(init=False)
-    joints: list[tuple[Residual, Boundary, Boundary]] = field(init=False)
+    joints: list[Joint] = field(init=False)
 
     def __post_init__(self) -> None:
         run, tokens = self.run, self.run.tokens()
@@ -72,44 +105,53 @@ class Inside:
                 "as one table of tokens. Explain it without `inside`."
             )
         self.drawn = [Drawn(record) for record in run.trace.attentions]
-        self.joints = [
-            (r, Boundary(r.branch, node_of(r.branch)), Boundary(r.output, node_of(r.output)))
-            for r in run.trace.residuals
-            if _along(r, tokens)
-        ]
-        run.watched += [*self.drawn, *(boundary for joint in self.joints for boundary in joint[1:])]
+        self.joints = [Joint.of(r) for r in run.trace.residuals if _along(r, tokens)]
+        if not any(joint.attentions for joint in self.joints):
+            raise ModelError(
+                "The model has no attention whose output is added to the tokens that it reads (a residual connection): "
+                "it is not made of blocks, whose parts could be told apart. Explain it without `inside`."
+            )
+        run.watched += [*self.drawn, *(boundary for joint in self.joints for boundary in joint.passages())]
 
     def pairs(self) -> Tensor:
-        """``[batch, blocks, tokens, tokens]``: from each token, behind a block's attention, to those it drew on."""
+        """``[batch, blocks, tokens, tokens]``: from each token, behind a block's attention, to those it drew on.
+
+        What is not of the attention stays with its token: the trunk, and in a parallel block what its MLP wrote.
+        """
         out = []
         for i, drawn in enumerate(self.drawn):
             moved = drawn.record.zeros(*drawn.record.shape[1:]) if drawn.relevance is None else drawn.relevance
-            own = [self._trunk(*joint) for joint in self.joints if i in joint[0].attentions]
-            out.append(moved + torch.diag_embed(own[0]) if own else moved)
+            joint = next((joint for joint in self.joints if i in joint.attentions), None)
+            out.append(moved if joint is None else moved + torch.diag_embed(self._stayed(joint)))
         return torch.stack(out, 1)
 
+    def _stayed(self, joint: Joint) -> Tensor:
+        """``[batch, tokens]``: of a sum, what is not of its attention."""
+        return self._relevance(joint.output) - self._relevance(joint.attended)
+
     def branches(self) -> Tensor:
-        """``[batch, blocks, 2, tokens]``: what the attention and the rest (the MLP) of each block wrote.
-
-        Where both are one branch (a parallel block) all of it stands with the attention.
-        """
+        """``[batch, blocks, 2, tokens]``: what the attention, and all else until the next attention, wrote."""
         blocks: list[list[Tensor]] = []
-        for residual, branch, _ in self.joints:
-            found = self._relevance(branch)
-            if residual.attentions:
-                blocks.append([found, torch.zeros_like(found)])
-            elif blocks:
-                blocks[-1][1] = blocks[-1][1] + found
+        done: set[int] = set()
+        for joint in self.joints:
+            attended, branch = self._relevance(joint.attended), self._relevance(joint.branch)
+            beside = torch.stack([torch.zeros_like(branch), *map(self._relevance, joint.beside)]).sum(0)
+            if set(joint.attentions) - done:
+                blocks.append([attended, branch - attended + beside])
+            elif blocks and not joint.attentions:
+                blocks[-1][1] = blocks[-1][1] + branch + beside
+            done |= set(joint.attentions)
         return torch.stack([torch.stack(block, 1) for block in blocks], 1)
-
-    def _trunk(self, residual: Residual, branch: Boundary, output: Boundary) -> Tensor:
-        return self._relevance(output) - self._relevance(branch)
 
     def _relevance(self, boundary: Boundary) -> Tensor:
         """``[batch, tokens]``."""
         batch, tokens = self.run.trace.batch.size, size_of(self.run.tokens())
         nothing = precise(self.run.seed.logits).new_zeros(batch, tokens)
         return nothing if boundary.relevance is None else boundary.relevance
+
+
+def _boundary(tensor: Tensor) -> Boundary:
+    return Boundary(tensor, node_of(tensor))
 
 
 def _along(residual: Residual, tokens: Dim) -> bool:

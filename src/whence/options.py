@@ -1,13 +1,14 @@
-"""The options of methods and measures: fields of a dataclass, of which a wrong one is named."""
+"""The options of methods and measures, fields of a dataclass, and numbers of things: a wrong one is named."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from numbers import Integral, Real
-from typing import Any, TypeVar, get_args, get_type_hints
+from types import UnionType
+from typing import Any, TypeGuard, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from .errors import MethodError
+from .errors import InputError, MethodError
 
 T = TypeVar("T")
 
@@ -26,10 +27,25 @@ def made(cls: type[T], what: str, options: Mapping[str, Any]) -> T:
         raise MethodError(f"The {what} has no option '{wrong[0]}'. Its options: {', '.join(sorted(known)) or 'none'}.")
     for option, kind in _kinds(cls).items():
         if option in options and not _fits(options[option], kind):
-            wanted = kind.__name__ if isinstance(kind, type) else str(kind)
             given = f"{type(options[option]).__name__} ({options[option]!r})"
-            raise MethodError(f"Option '{option}' of the {what} takes {wanted}, not {given}.")
+            raise MethodError(f"Option '{option}' of the {what} takes {_told(kind)}, not {given}.")
     return cls(**options)
+
+
+def counts(**numbers: object) -> None:
+    """Refuse, by its name, what is no whole number of at least 1.
+
+    Example:
+        >>> counts(batch_size=8, budget=500)
+    """
+    for name, number in numbers.items():
+        if not is_whole(number) or number < 1:
+            raise InputError(f"{name} must be a whole number, at least 1, not {number!r}.")
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    """Whether something is a whole number, also one of NumPy; true and false are none."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _kinds(cls: type) -> dict[str, Any]:
@@ -41,10 +57,25 @@ def _kinds(cls: type) -> dict[str, Any]:
 
 
 def _fits(value: object, kind: Any) -> bool:
-    """Whether an option may have a value; whole numbers and those of NumPy are numbers, true and false are not."""
-    kinds = get_args(kind) or (kind,)
-    if not all(isinstance(k, type) for k in kinds) or Any in kinds:
+    """Whether an option may have a value; whole numbers and those of NumPy are numbers, true and false are not.
+
+    Of a sequence, what it holds is left to whoever takes it, and so is a tuple, of which each place has a meaning.
+    """
+    origin = get_origin(kind)
+    if origin in (Union, UnionType):
+        return any(_fits(value, one) for one in get_args(kind))
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        listed = hasattr(value, "__len__") and not isinstance(value, str | bytes | Mapping)
+        return listed or issubclass(origin, tuple)
+    kind = origin or kind
+    if not isinstance(kind, type) or kind is Any:
         return True
     if isinstance(value, bool):
-        return bool in kinds
-    return isinstance(value, tuple({float: Real, int: Integral}.get(k, k) for k in kinds))
+        return kind in (bool, object)
+    numbers: dict[type, type] = {float: Real, int: Integral}
+    return isinstance(value, numbers.get(kind, kind))
+
+
+def _told(kind: Any) -> str:
+    """A type as it is written."""
+    return kind.__name__ if isinstance(kind, type) else str(kind).replace("collections.abc.", "").replace("typing.", "")

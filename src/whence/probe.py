@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,67 +30,14 @@ from .explainer import Explainer
 from .explanation import Explanation
 from .extras import need
 from .files import write
+from .options import counts
 from .progress import track
-from .words import words
+from .templates import Filled, Groups, Template, Terms, groups_of, templates_of
 
 Floats = npt.NDArray[np.float64]
-Terms = Mapping[str, Sequence[str]] | Sequence[str]
-Groups = Mapping[str, tuple[str, ...]]
 Row = dict[str, Any]
 MEASURES = ("probability", "logit", "relevance", "others", "moved")
 ERROR = 0.05  # the chance that any interval of a column misses
-
-
-class Filled(NamedTuple):
-    """A text, where the term stands in it, and where its other words begin."""
-
-    text: str
-    places: list[tuple[int, int]]
-    others: list[int]
-
-
-@dataclass(frozen=True)
-class Template:
-    """A text with gaps.
-
-    Attributes:
-        parts: what stands before, between and after the gaps.
-        found: the term that stood there, if it was a real text.
-        small: it is written wholly in small letters, and so are the terms in it.
-    """
-
-    parts: tuple[str, ...]
-    found: str = ""
-    small: bool = False
-
-    @classmethod
-    def of(cls, text: str, terms: Sequence[str], slot: str) -> Template | None:
-        """A template as it was written; of a real text, with a gap for the first term in it; ``None`` without any."""
-        if slot in text:
-            return cls(tuple(text.split(slot)))
-        small = text == text.lower()
-        written = {term.lower() if small else term: term for term in sorted(terms, key=len, reverse=True)}
-        first = re.search(rf"(?<!\w)({'|'.join(map(re.escape, written))})(?!\w)", text)
-        if first is None:
-            return None
-        return cls(tuple(re.split(rf"(?<!\w){re.escape(first[0])}(?!\w)", text)), written[first[0]], small)
-
-    def fill(self, term: str) -> Filled:
-        """The text with a term in every gap.
-
-        Example:
-            >>> Template(("", " smiled.")).fill("Anna").text
-            'Anna smiled.'
-        """
-        term = term.lower() if self.small else term
-        out = Filled(term.join(self.parts), [], [])
-        at = 0
-        for part in self.parts:
-            out.others.extend(at + start for start, _ in words(part))
-            out.places.append((at + len(part), at + len(part) + len(term)))
-            at += len(part) + len(term)
-        out.places.pop()
-        return out
 
 
 @dataclass(frozen=True)
@@ -134,7 +80,8 @@ class Probe:
         settings: target, method, neutral word, counts of templates and of comparisons, terms unknown to the tokenizer.
         effects: of every group by every measure, as it is and as differences.
         texts: a row for each filled text: ``template``, ``found``, ``group``, ``term``, ``text``, ``tokens`` (of the
-            term), ``prediction``, ``flip`` (it is not what most terms give in this template), and the measures.
+            term), ``prediction``, ``flip`` (it is not what most terms give in this template; not where the model gives
+            a value, which no two texts share), and the measures.
     """
 
     settings: Mapping[str, Any]
@@ -168,7 +115,8 @@ class Probe:
         level = [("probability", "")] if self.effects[0].measure == "probability" else []
         kinds = [*level, *(("logit", a) for a in self.against), *(("relevance", a) for a in ("", self.against[0]))]
         kinds.append(("moved", ""))
-        head = ["group", "terms", "tokens", "texts", "flips", *(f"{m} - {a}" if a else m for m, a in kinds)]
+        counted = ["terms", "tokens", "texts", *(["flips"] if "flip" in self.texts[0] else [])]
+        head = ["group", *counted, *(f"{m} - {a}" if a else m for m, a in kinds)]
         rows = [[group, *self._counts(group), *(str(self.effect(group, *k)) for k in kinds)] for group in self.groups]
         rows = [[cell.replace("|", r"\|") for cell in row] for row in rows]
         widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
@@ -177,8 +125,9 @@ class Probe:
 
     def _counts(self, group: str) -> list[str]:
         rows = [row for row in self.texts if row["group"] == group]
-        tokens, flips = sum(len(row["tokens"].split()) for row in rows), sum(row["flip"] for row in rows)
-        return [str(len({row["term"] for row in rows})), f"{tokens / len(rows):.1f}", f"{len(rows):,}", f"{flips:,}"]
+        tokens = sum(len(row["tokens"].split()) for row in rows)
+        flips = [f"{sum(row['flip'] for row in rows):,}"] if "flip" in rows[0] else []
+        return [str(len({row["term"] for row in rows})), f"{tokens / len(rows):.1f}", f"{len(rows):,}", *flips]
 
     def notes(self) -> Iterator[str]:
         """What a reader of the table must know."""
@@ -220,13 +169,15 @@ def probe(
     Args:
         explainer: of a model that reads texts.
         templates: texts with a slot, ``"{name} gave a moving performance"``; or real texts (also a dataset), of which
-            those are taken in which one of the terms stands as a word of its own. Where a text has no capital letters,
-            terms are looked for and put in small letters. Of texts that are part of another only that one is taken.
+            those are taken in which one of the terms stands as a word of its own (in a script without spaces: in which
+            its characters stand). Where a text has small letters only, terms are looked for and put in small letters.
+            Of texts that are part of another only that one is taken.
         terms: groups, ``{"women": ["Anna", "Emma"], "men": ["John", "Paul"]}``; or a list, each a group of its own.
         target: one class for all texts, a number or a label; ``None``: what is predicted most often.
         method: a name from :func:`whence.methods`.
         slot: what marks the gap in a template.
-        neutral: the word to compare with; ``None``: the tokenizer's mask token, or its unknown token.
+        neutral: the word to compare with; ``None``: the tokenizer's mask token, or its unknown token. A model that
+            fills in a mask would fill in this one instead, and is given the unknown token.
         limit: how many templates, the first ones; ``None``: all.
         min_count: with fewer templates results are marked.
         batch_size: texts explained together.
@@ -241,26 +192,29 @@ def probe(
         raise InputError(f"Terms are swapped in texts, and this model reads {explainer.modality}.")
     if not (target is None or isinstance(target, int | str)):
         raise TargetError(f"All texts are compared by one class, a number or a label, not by {type(target).__name__}.")
-    groups = _groups(terms)
-    gaps = list(islice(_templates(templates, [term for own in groups.values() for term in own], slot), limit))
+    counts(batch_size=batch_size, min_count=min_count, **({} if limit is None else {"limit": limit}))
+    groups = groups_of(terms)
+    gaps = list(islice(templates_of(templates, [term for own in groups.values() for term in own], slot), limit))
     if not gaps:
         raise InputError(f"None of the texts has the slot '{slot}', or one of the terms as a word of its own.")
     tokenizer = getattr(explainer.reader, "tokenizer", None)
-    unknown = getattr(tokenizer, "unk_token", None)
-    neutral = neutral or getattr(tokenizer, "mask_token", None) or unknown
+    special, unknown = getattr(tokenizer, "all_special_tokens", ()), getattr(tokenizer, "unk_token", None)
+    neutral = neutral or _neutral(explainer)
     if len(groups) == 1 and not neutral:
         raise InputError("There is one group of terms and no neutral word: give something to compare it with.")
     columns = [(name, term) for name, own in groups.items() for term in own] + ([("", neutral)] if neutral else [])
+    _check_masks(explainer, [term for _, term in columns])
+    filled = [[gap.fill(term, term in special) for _, term in columns] for gap in gaps]
 
     def ask(texts: list[str], wanted: int | str | None = None) -> Iterator[Explanation]:
         return explainer.stream(texts, method, wanted, batch_size=batch_size, **options)
 
     if target is None:
-        first = ask([gap.fill(columns[-1][1]).text for gap in gaps])
+        first = ask([each[-1].text for each in filled])
         said = Counter(int(e.prediction[0]) for e in first if e.prediction is not None)
         target = said.most_common(1)[0][0] if said else None
-    texts = [gap.fill(term).text for gap in gaps for _, term in columns]
-    rows = list(_rows(gaps, columns, track(ask(texts, target), len(texts), "Probing", progress)))
+    texts = [one.text for each in filled for one in each]
+    rows = list(_rows(gaps, columns, filled, track(ask(texts, target), len(texts), "Probing", progress)))
     comparisons = len(groups) if len(groups) > 2 else 1
     settings = {
         "target": rows[0]["target"], "method": method, "neutral": neutral, "templates": len(gaps),
@@ -270,17 +224,41 @@ def probe(
     return Probe(settings, list(_effects(rows, groups, len(columns), comparisons, min_count)), rows)
 
 
-def _rows(gaps: Sequence[Template], columns: Sequence[tuple[str, str]], found: Iterator[Explanation]) -> Iterator[Row]:
+def _neutral(explainer: Explainer) -> str | None:
+    """The tokenizer's mask token; its unknown token where there is none, or where the model fills in masks."""
+    tokenizer, fills = getattr(explainer.reader, "tokenizer", None), getattr(explainer.reader, "fills", False)
+    mask = None if fills else getattr(tokenizer, "mask_token", None)
+    return mask or getattr(tokenizer, "unk_token", None)
+
+
+def _check_masks(explainer: Explainer, terms: Iterable[str]) -> None:
+    """Refuse terms that a masked language model would fill in, in place of the mask of the template."""
+    mask = getattr(getattr(explainer.reader, "tokenizer", None), "mask_token", None)
+    if getattr(explainer.reader, "fills", False) and mask and any(mask in term for term in terms):
+        raise InputError(
+            f"The model fills in the first {mask} of a text, so {mask} as a term, or as the neutral word, would change "
+            "the question: give another word."
+        )
+
+
+def _rows(
+    gaps: Sequence[Template],
+    columns: Sequence[tuple[str, str]],
+    filled: Sequence[Sequence[Filled]],
+    found: Iterator[Explanation],
+) -> Iterator[Row]:
     """A row for each filled text, template by template."""
-    for i, gap in enumerate(gaps):
-        read = [_read(e, gap.fill(term)) for (_, term), e in zip(columns, found, strict=False)]
+    for i, (gap, texts) in enumerate(zip(gaps, filled, strict=True)):
+        explained = list(islice(found, len(texts)))
+        read = [_read(e, text) for e, text in zip(explained, texts, strict=True)]
+        classes = explained[0].prediction is not None and explained[0].task != "regression"
         listed = [(row, others) for (row, others), (group, _) in zip(read, columns, strict=True) if group]
         usual = Counter(row["prediction"] for row, _ in listed).most_common(1)[0][0]
         mean = np.mean([others for _, others in listed], 0)
         for (group, term), (row, others) in zip(columns, read, strict=True):
-            flip, moved = row["prediction"] != usual, float(np.abs(others - mean).sum())
+            flip = {"flip": row["prediction"] != usual} if classes else {}
             place = {"template": i, "found": gap.found, "group": group, "term": term}
-            yield {**place, **row, "flip": flip, "others": float(others.sum()), "moved": moved}
+            yield {**place, **row, **flip, "others": float(others.sum()), "moved": float(np.abs(others - mean).sum())}
 
 
 def _read(e: Explanation, filled: Filled) -> tuple[Row, Floats]:
@@ -338,36 +316,6 @@ def interval(values: Floats, contrast: Floats, draws: Sequence[range], error: fl
     freedom = total**2 / sum(v**2 / f for v, f in parts) if total else 1.0
     half = float(need("scipy.stats", "intervals", "evaluation").t.ppf(1 - error / 2, freedom)) * total**0.5
     return mean, mean - half, mean + half
-
-
-def _groups(terms: Terms) -> Groups:
-    """Terms by group; of a list, each by itself."""
-    named = terms.items() if isinstance(terms, Mapping) else ((term, [term]) for term in terms)
-    groups = {name: tuple(dict.fromkeys(own)) for name, own in named}
-    listed = Counter(term for own in groups.values() for term in own)
-    if not listed or "" in groups or any(not own or not all(map(str.strip, own)) for own in groups.values()):
-        raise InputError(
-            "A group has a name and at least one term, and a term at least one letter: one of these has not."
-        )
-    term, times = listed.most_common(1)[0]
-    if times > 1:
-        raise InputError(f"'{term}' is in {times} groups: leave it in one.")
-    return groups
-
-
-def _templates(texts: Iterable[Any], terms: Sequence[str], slot: str) -> Iterator[Template]:
-    """Texts with a slot as they come, then the real ones in which a term stands, none of which is part of another."""
-    real: dict[str, Template] = {}
-    for item in texts:
-        text = getattr(item, "input", item)
-        if not isinstance(text, str):
-            raise InputError(f"A template is a text, not {type(text).__name__}.")
-        template = Template.of(text, terms, slot)
-        if template and template.found:
-            real.setdefault(text, template)
-        elif template:
-            yield template
-    yield from (found for text, found in real.items() if not any(text in other and text != other for other in real))
 
 
 def _comma_separated(rows: Sequence[Mapping[str, Any]]) -> bytes:

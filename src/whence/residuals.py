@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from .call import Call
-from .node import Node, distant, node_of
+from .node import Node, distant, edge_of, node_of, past
+
+Inside = Callable[[list[Node]], list[int]]  # the attentions (by index) among some nodes
+LEAVING = ("structural", "identity", "scale")  # kinds that hand a sum on
 
 
 @dataclass
@@ -22,6 +25,9 @@ class Residual:
         output: the sum.
         attentions: the attentions (by index) inside the branch.
         normed: the sum after the norm that is applied to it, if any.
+        attended: what its attentions wrote, where that is one summand of the branch (a parallel block that adds
+            attention and MLP at once).
+        beside: further branches of the same trunk that were added next (a parallel block that adds one by one).
     """
 
     trunk: Tensor
@@ -29,6 +35,8 @@ class Residual:
     output: Tensor
     attentions: list[int]
     normed: Tensor | None = None
+    attended: Tensor | None = None
+    beside: list[Tensor] = field(default_factory=list)
 
 
 class Residuals(list[Residual]):
@@ -36,14 +44,16 @@ class Residuals(list[Residual]):
 
     Args:
         light: let go of values that only methods of attention maps read. What is left then are the trunks of blocks
-            with attention and the end of each stream; the rest is known by its place in the graph.
+            with attention and the end of each stream; the rest is known by its place in the graph, and what a parallel
+            block is made of is not told apart.
     """
 
     def __init__(self, light: bool) -> None:
         super().__init__()
         self.light = light
+        self._sums: dict[int, list[Tensor]] = {}  # the summands of other sums (by ``seq``) since the last addition
 
-    def note(self, call: Call, output: Tensor, inside: Callable[[list[Node]], list[int]]) -> None:
+    def note(self, call: Call, output: Tensor, inside: Inside) -> None:
         """Look at an operation: a sum may be a residual addition, a norm may follow one.
 
         Args:
@@ -56,7 +66,7 @@ class Residuals(list[Residual]):
         elif call.kind == "norm" and self and node_of(self[-1].output) is call.nodes[0]:
             self[-1].normed = output
 
-    def _add(self, call: Call, output: Tensor, inside: Callable[[list[Node]], list[int]]) -> None:
+    def _add(self, call: Call, output: Tensor, inside: Inside) -> None:
         """Is one summand an ancestor of the other? Then it is the trunk and the other the branch."""
         a, b = call.nodes[:2]
         if a is None or b is None or a.root is b.root or call.tensors[0].shape != call.tensors[1].shape:
@@ -66,13 +76,39 @@ class Residuals(list[Residual]):
         if between is not None:
             node_of(output).residual = True
             self._lighten(output.shape)
-            self.append(Residual(call.tensors[trunk], call.tensors[1 - trunk], output, inside(between)))
+            new = Residual(call.tensors[trunk], call.tensors[1 - trunk], output, inside(between))
+            new.attended = self._attended(new, inside)
+            self.append(new)
+            self._sums.clear()
         elif (earlier := self._beside(a, b)) is not None:
-            added = 1 if node_of(earlier.output) is a else 0
-            found = inside((a, b)[added].between(node_of(earlier.trunk)) or [])
-            earlier.branch = call.tensors[added] if found and not earlier.attentions else earlier.branch
-            earlier.attentions = sorted({*earlier.attentions, *found})
-            earlier.output, node_of(output).residual = output, True
+            self._join(earlier, call.tensors[1 if node_of(earlier.output) is a else 0], output, inside)
+        elif not self.light:
+            self._sums[node_of(output).seq] = call.tensors[:2]
+
+    def _join(self, earlier: Residual, added: Tensor, output: Tensor, inside: Inside) -> None:
+        """One more branch of the same trunk; the branch of a block is the one with its attention."""
+        found = inside(node_of(added).between(node_of(earlier.trunk)) or [])
+        aside = added
+        if found and not earlier.attentions:
+            earlier.branch, aside = added, earlier.branch
+            earlier.attended = self._attended(earlier, inside)
+        if not self.light:
+            earlier.beside.append(past(aside) if edge_of(aside) is aside else aside)
+        earlier.attentions = sorted({*earlier.attentions, *found})
+        earlier.output, node_of(output).residual = output, True
+        self._sums.clear()
+
+    def _attended(self, residual: Residual, inside: Inside) -> Tensor | None:
+        """The one summand of a branch that has attentions in it; ``None`` if the branch is no such sum."""
+        found, node, trunk = None, node_of(residual.branch), node_of(residual.trunk)
+        while node.seq in self._sums or (node.kind in LEAVING and node.parents):
+            summands = self._sums.get(node.seq, [])
+            own = [t for t in summands if inside(node_of(t).between(trunk) or [])]
+            if summands and len(own) != 1:
+                break
+            found = own[0] if own else found
+            node = node_of(own[0]) if own else node.parents[0]
+        return found
 
     def _beside(self, a: Node, b: Node) -> Residual | None:
         """The residual addition to which ``a + b`` adds one more branch of the same trunk (a parallel block)."""

@@ -15,6 +15,7 @@ from .axes import Axes, Dim, size_of
 from .boundary import Boundary, Brought, Passage, Way, Written
 from .call import Rule
 from .errors import InputError, ModelError, WhenceWarning
+from .heads import by_head, nodes_behind
 from .layout import per_token, precise
 from .ledger import Ledger
 from .node import Node, Source, edge_of, node_of
@@ -257,14 +258,14 @@ class Run:
     def heads(self) -> Tensor | None:
         """``[batch, attentions, heads]``: what each carried; ``None`` if that is not known, or their number differs."""
         nothing = precise(self.seed.logits).new_zeros(self.trace.batch.size, 1)
-        written = [w for w in self.watched if isinstance(w, Written)]
-        found = [
-            nothing.expand(-1, w.record.shape[0]) if w.relevance is None else w.relevance.sum(-1)
-            for w in written
-            if w.known
-        ]
-        alike = len(found) == len(written) and len({t.shape for t in found}) == 1
-        return torch.stack(found, 1) if alike else None
+        nodes = nodes_behind([node_of(self.seed.output)]) if self.windowed() else None
+        found = []
+        for w in [w for w in self.watched if isinstance(w, Written)]:
+            own = nothing.expand(-1, w.record.shape[0]) if w.relevance is None else w.relevance.sum(-1)
+            found.append(None if not w.known else own if nodes is None else by_head(own, w.record, nodes))
+        known = [heads for heads in found if heads is not None]
+        alike = len(known) == len(found) and len({t.shape for t in known}) == 1
+        return torch.stack(known, 1) if alike else None
 
     def settle(self, gradient: bool, end: Tensor | None = None, entries: Sequence[Tensor] = ()) -> Tensor | None:
         """Relevance at the block boundaries, from what passed there; with it the ledger is closed.

@@ -12,8 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .detectors import query_logits, says_nothing
 from .errors import TargetError
-from .target import find_logits
+from .plain import listed, whole
+from .target import Labelled, find_logits, named_output
 
 Scalar = Callable[[Any], Tensor]
 
@@ -48,19 +50,32 @@ def span(start: int, tokens: Sequence[int]) -> Scalar:
     Example:
         >>> whence.explain(model, {"input_ids": ids}, target=whence.span(5, ids[0, 5:9].tolist()))
     """
+    first, wanted = whole(start, "A span begins at a position, a whole number"), _tokens(tokens)
+    end = first + len(wanted) - 1
 
-    @named(f"tokens {start} to {start + len(tokens) - 1}")
+    @named(f"tokens {first} to {end}")
     def value(outputs: Any) -> Tensor:
         logits = _of(outputs, find_logits(outputs), "logits", 3)
-        if start < 1 or start + len(tokens) - 1 > logits.shape[1]:
+        if first < 1 or end > logits.shape[1]:
             raise TargetError(
-                f"Tokens {start} to {start + len(tokens) - 1} are not among those that the model answers: it answers "
-                f"1 to {logits.shape[1]}."
+                f"Tokens {first} to {end} are not among those that the model answers: it answers 1 to "
+                f"{logits.shape[1]}."
             )
-        places = torch.arange(start - 1, start - 1 + len(tokens), device=logits.device)
-        return logits[:, places, torch.tensor(tokens, device=logits.device)].sum(1)
+        for token in wanted:
+            _check(token, logits.shape[2], "token", "tokens")
+        places = torch.arange(first - 1, end, device=logits.device)
+        return logits[:, places, torch.tensor(wanted, device=logits.device)].sum(1)
 
     return value
+
+
+def _tokens(tokens: Any) -> list[int]:
+    """The tokens of a span, by number."""
+    given = listed(tokens)
+    if not isinstance(given, list) or not given:
+        found = "an empty list" if isinstance(given, list) else f"{type(tokens).__name__} ({tokens!r})"
+        raise TargetError(f"The tokens of a span are a list of one number or more, not {found}.")
+    return [whole(token, "The tokens of a span are given by their numbers") for token in given]
 
 
 def query(number: int, label: int | None = None) -> Scalar:
@@ -68,22 +83,27 @@ def query(number: int, label: int | None = None) -> Scalar:
 
     Args:
         number: of the query.
-        label: of the class; ``None``: the one that is predicted, "no object" not among them.
+        label: of the class; ``None``: the one that is predicted, "no object" not among them. That is the last class, if
+            the model has one class more than names, or no names at all; with as many classes as names, all are objects
+            (:func:`whence.localisation.detect` goes by the same rule).
 
     Example:
         >>> whence.explain(detr, {"pixel_values": x}, "generic-attention", target=whence.query(17))
     """
+    at = whole(number, "A query is given by its number")
+    chosen = None if label is None else whole(label, "The class of a query is given by its number")
 
-    @named(f"query {number}" + ("" if label is None else f", class {label}"))
-    def value(outputs: Any) -> Tensor:
-        logits = _of(outputs, find_logits(outputs), "logits", 3)
-        _check(number, logits.shape[1], "query", "queries")
-        if label is not None:
-            _check(label, logits.shape[2], "class", "classes")
-            return logits[:, number, label]
-        return logits[:, number, :-1].max(-1).values
+    def value(outputs: Any, labels: Mapping[int, str]) -> Tensor:
+        logits = _of(outputs, query_logits(outputs), "logits", 3)
+        classes = logits.shape[2]
+        _check(at, logits.shape[1], "query", "queries")
+        if chosen is not None:
+            _check(chosen, classes, "class", "classes")
+            return logits[:, at, chosen]
+        objects = classes - says_nothing(outputs, classes, labels)
+        return logits[:, at, :objects].max(-1).values
 
-    return value
+    return Labelled(value, f"query {at}" + ("" if chosen is None else f", class {chosen}"))
 
 
 def box(number: int, side: str) -> Scalar:
@@ -99,12 +119,13 @@ def box(number: int, side: str) -> Scalar:
     """
     if side not in SIDES:
         raise TargetError(f"A box has no '{side}': choose one of {', '.join(SIDES)}.")
+    at = whole(number, "A query is given by its number")
 
-    @named(f"{side} of box {number}")
+    @named(f"{side} of box {at}")
     def value(outputs: Any) -> Tensor:
-        boxes = _of(outputs, _named_output(outputs, "pred_boxes"), "pred_boxes", 3)
-        _check(number, boxes.shape[1], "query", "queries")
-        return boxes[:, number] @ boxes.new_tensor(SIDES[side])
+        boxes = _of(outputs, named_output(outputs, "pred_boxes"), "pred_boxes", 3)
+        _check(at, boxes.shape[1], "query", "queries")
+        return boxes[:, at] @ boxes.new_tensor(SIDES[side])
 
     return value
 
@@ -113,23 +134,45 @@ def answer(start: int | None = None, end: int | None = None) -> Scalar:
     """An answer in a text: the logit of its first token plus that of its last.
 
     Args:
-        start, end: positions; ``None``: the likeliest.
+        start, end: positions; ``None``: the likeliest, of all answers that do not end before they begin. All positions
+            count, also those of the question and of [CLS], by which models say that there is no answer.
 
     Example:
         >>> explainer(("Who wrote it?", "It was written by Ann."), target=whence.answer())
     """
+    rule = "An answer begins and ends at positions, whole numbers"
+    given = [None if place is None else whole(place, rule) for place in (start, end)]
+    if given[0] is not None and given[1] is not None and given[0] > given[1]:
+        raise TargetError(f"An answer does not end ({end}) before it begins ({start}): give the smaller number first.")
 
     @named("the answer" if start is None and end is None else f"the answer {start} to {end}")
     def value(outputs: Any) -> Tensor:
-        out = []
-        for name, place in (("start_logits", start), ("end_logits", end)):
-            logits = _of(outputs, _named_output(outputs, name), name, 2)
+        logits = []
+        for name, place in zip(("start_logits", "end_logits"), given, strict=True):
+            found = _of(outputs, named_output(outputs, name), name, 2)
             if place is not None:
-                _check(place, logits.shape[1], "position", "positions")
-            out.append(logits.max(1).values if place is None else logits[:, place])
-        return out[0] + out[1]
+                _check(place, found.shape[1], "position", "positions")
+            logits.append(found)
+        places = _likeliest(*(_only(t.detach(), place) for t, place in zip(logits, given, strict=True)))
+        first, last = (t.gather(1, at[:, None])[:, 0] for t, at in zip(logits, places, strict=True))
+        return first + last
 
     return value
+
+
+def _only(logits: Tensor, place: int | None) -> Tensor:
+    """Logits ``[batch, positions]`` of which only one place can be chosen."""
+    if place is None:
+        return logits
+    others = torch.arange(logits.shape[1], device=logits.device) != place
+    return logits.masked_fill(others, -torch.inf)
+
+
+def _likeliest(starts: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
+    """``[batch]`` each: where the likeliest answer begins and ends, from logits ``[batch, positions]``."""
+    best, begins = starts.cummax(1)
+    end = (best + ends).argmax(1)
+    return begins.gather(1, end[:, None])[:, 0], end
 
 
 def similarity(reference: Tensor, mask: Tensor | None = None) -> Scalar:
@@ -142,34 +185,53 @@ def similarity(reference: Tensor, mask: Tensor | None = None) -> Scalar:
     Example:
         >>> whence.explain(encoder, inputs, target=whence.similarity(other, inputs["attention_mask"]))
     """
+    vector = _tensor(reference, "reference", "[features] or [batch, features]", (1, 2))
+    real = None if mask is None else _tensor(mask, "mask", "[batch, tokens]", (2,))
 
     @named("similarity")
     def value(outputs: Any) -> Tensor:
-        vectors = embedding(outputs, mask)
-        if reference.shape[-1] != vectors.shape[-1]:
+        vectors = embedding(outputs, real)
+        if vector.shape[-1] != vectors.shape[-1]:
             raise TargetError(
-                f"The model's vectors have {vectors.shape[-1]} features and the reference has {reference.shape[-1]}."
+                f"The model's vectors have {vectors.shape[-1]} features and the reference has {vector.shape[-1]}."
             )
-        return torch.nn.functional.cosine_similarity(vectors, reference.to(vectors), dim=-1)
+        if vector.dim() == 2 and len(vector) not in (1, len(vectors)):
+            raise TargetError(
+                f"{len(vector)} references were given for a batch of {len(vectors)}: give one for all, or one per "
+                "sample."
+            )
+        return torch.nn.functional.cosine_similarity(vectors, vector.to(vectors), dim=-1)
 
     return value
+
+
+def _tensor(given: Any, what: str, shape: str, dims: tuple[int, ...]) -> Tensor:
+    """A tensor, also of a list or an array, that has one of these numbers of dimensions."""
+    try:
+        tensor = torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TargetError(f"The {what} of a similarity is a tensor {shape}, not {type(given).__name__}.") from error
+    if tensor.dim() not in dims:
+        raise TargetError(f"The {what} of a similarity is a tensor {shape}, not one of shape {list(tensor.shape)}.")
+    return tensor
 
 
 def embedding(outputs: Any, mask: Tensor | None = None) -> Tensor:
     """``[batch, features]``: a model's vector of an input: its own, or the mean over tokens of its last layer."""
     for name in EMBEDDINGS:
-        found = _named_output(outputs, name)
-        if isinstance(found, Tensor) and found.dim() == 2 and mask is None:
+        found = named_output(outputs, name)
+        if found is not None and found.dim() == 2 and mask is None:
             return found
-    states = _of(outputs, _named_output(outputs, "last_hidden_state"), "last_hidden_state", 3)
+    states = _of(outputs, named_output(outputs, "last_hidden_state"), "last_hidden_state", 3)
     if mask is None:
         return states.mean(1)
+    if mask.shape != states.shape[:2]:
+        raise TargetError(
+            f"The mask has shape {list(mask.shape)} and the model answers for {list(states.shape[:2])} tokens: give "
+            "the attention mask of the same inputs."
+        )
     weights = mask.to(states)[..., None]
     return (states * weights).sum(1) / weights.sum(1)
-
-
-def _named_output(outputs: Any, name: str) -> Any:
-    return outputs.get(name) if isinstance(outputs, Mapping) else getattr(outputs, name, None)
 
 
 def _of(outputs: Any, found: Any, name: str, dims: int) -> Tensor:

@@ -7,28 +7,42 @@ others (Michel, Levy, Neubig, NeurIPS 2019; Voita et al., ACL 2019, prune heads 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from .arguments import Inputs, prepare
 from .attention import AttentionRecord
-from .axes import Axes, Axis
-from .call import Call, map_tensors
+from .call import Call, map_tensors, tensors_in
 from .errors import InputError, ModelError
+from .heads import head_axes, nodes_behind
+from .node import Node
 from .trace import Trace
 from .undisturbed import undisturbed
 
 
-def without(model: nn.Module, inputs: Inputs, heads: Iterable[tuple[int, int]] = (), layers: Sequence[int] = ()) -> Any:
+class Heads(NamedTuple):
+    """The heads of an attention.
+
+    Attributes:
+        number: how many.
+        axes: for each of the attention's own axes, whether it is of heads (or else of windows).
+    """
+
+    number: int
+    axes: list[bool]
+
+
+def without(model: nn.Module, inputs: Inputs, heads: Iterable[tuple[int, int]] = (), layers: Iterable[int] = ()) -> Any:
     """What a model says with some of its attention heads switched off: they write nothing.
 
     Args:
         model: any ``nn.Module``; it is left as it is.
         inputs: as for :func:`whence.explain`.
-        heads: ``(layer, head)``, counted as in ``e.heads``.
+        heads: ``(layer, head)``, counted as in ``e.heads``. Of attention in windows, a head is the same in all of them.
         layers: attentions that are switched off as a whole.
 
     Returns:
@@ -38,58 +52,107 @@ def without(model: nn.Module, inputs: Inputs, heads: Iterable[tuple[int, int]] =
         >>> layer, head = divmod(int(e.heads[0].argmax()), e.heads.shape[2])
         >>> whence.without(model, inputs, heads=[(layer, head)]).logits
     """
-    args, kwargs, batch = prepare(model, inputs)
-    chosen = [(int(layer), int(head)) for layer, head in heads]
-    seen: list[int] = []  # the heads of each attention that was met
+    if not isinstance(model, nn.Module):
+        raise InputError(f"The model is {type(model).__name__}; heads are switched off in torch.nn.Module objects.")
+    original: nn.Module = getattr(model, "_orig_mod", model)  # torch.compile wraps the module it was given
+    single, whole = _pairs(heads), set(_numbers(layers))
+    given = prepare(original, inputs)
+    known = _look(original, given)
+    _check(single, whole, known)
 
-    def off(call: Call) -> Any:
-        record = AttentionRecord.fused(call) if call.kind == "attention" else AttentionRecord.of(call)
-        if record is None:
-            raise ModelError("The model's attention is in pieces (a sliding window): its heads cannot be switched off.")
-        layer = len(seen)
-        seen.append(record.shape[0])
-        which = range(record.shape[0]) if layer in layers else [head for at, head in chosen if at == layer]
-        dead = [head for head in which if 0 <= head < record.shape[0]]
-        return call.run() if not dead else _without(call, record, dead)
+    def off(layer: int, call: Call) -> Any:
+        dead, own = [head for at, head in single if at == layer], known[layer]
+        if layer in whole:
+            return call.run() * 0
+        return call.run() if own is None or not dead else _without(call, own, dead)
 
-    with torch.inference_mode(False), torch.enable_grad(), undisturbed(model):
-        trace = Trace({"mix": off, "attention": off}, batch)
-        with trace:
-            placed = [trace.input(str(i), a) if isinstance(a, Tensor) else a for i, a in enumerate(args)]
-            named = {k: trace.input(k, v) if isinstance(v, Tensor) else v for k, v in kwargs.items()}
-            outputs = model._call_impl(*placed, **named)
-    _check(chosen, layers, seen)
+    outputs, _ = _forward(original, given, off)
     found = map_tensors(outputs, Tensor.detach)
     return type(outputs)(**found) if isinstance(outputs, Mapping) else found
 
 
-def _without(call: Call, record: AttentionRecord, dead: list[int]) -> Any:
+def _forward(
+    model: nn.Module, given: tuple[list[Any], dict[str, Any], int], attend: Callable[[int, Call], Any]
+) -> tuple[Any, Trace]:
+    """What a model returns whose attentions (by index) are done by a function, and what happened on the way."""
+    args, kwargs, batch = given
+
+    def rule(call: Call) -> Any:
+        return attend(len(trace.attentions), call)
+
+    with torch.inference_mode(False), torch.enable_grad(), undisturbed(model):
+        trace = Trace({"mix": rule, "attention": rule}, batch)
+        with trace:
+            placed = [trace.input(str(i), a) if isinstance(a, Tensor) else a for i, a in enumerate(args)]
+            named = {k: trace.input(k, v) if isinstance(v, Tensor) else v for k, v in kwargs.items()}
+            return model._call_impl(*placed, **named), trace
+
+
+def _look(model: nn.Module, given: tuple[list[Any], dict[str, Any], int]) -> list[Heads | None]:
+    """The heads of each attention of a model as it is; ``None`` where they cannot be told from windows."""
+    outputs, trace = _forward(model, given, lambda _, call: call.run())
+    if trace.pieces:
+        raise ModelError("The model's attention is in pieces (a sliding window): its heads cannot be switched off.")
+    ends = (getattr(t, "_whence", None) for t in tensors_in(outputs))
+    nodes = nodes_behind(node for node in ends if isinstance(node, Node))
+    each = [(record.own(), head_axes(record, nodes)) for record in trace.attentions]
+    return [
+        None if heads is None else Heads(math.prod(atom.size for atom in heads), [atom in heads for atom in own])
+        for own, heads in each
+    ]
+
+
+def _without(call: Call, heads: Heads, dead: list[int]) -> Any:
     """An attention some of whose heads write nothing."""
-    alive = torch.ones(record.shape[0], dtype=torch.bool)
+    record = AttentionRecord.fused(call) if call.kind == "attention" else AttentionRecord.of(call)
+    assert record is not None
+    alive = torch.ones(heads.number, dtype=torch.bool)
     alive[dead] = False
-    mask = _over(alive, [dim for i, dim in enumerate(record.axes) if i not in (record.query, record.key)], call.batch)
+    mask = _over(alive, record, heads)
     if call.kind == "attention":  # [..., heads, queries, features]
         out: Tensor = call.run()
-        return out * mask.to(out)[..., None, None]
+        return out * mask.to(out)
     probabilities = record.probabilities
-    assert probabilities is not None
-    shape = iter(mask.shape)
-    laid = mask.reshape([1 if i in (record.query, record.key) else next(shape) for i in range(probabilities.dim())])
-    return call.run(*(t * laid.to(t) if t is probabilities else t for t in call.traced))
+    return call.run(*(t * mask.to(t) if t is probabilities else t for t in call.traced))
 
 
-def _over(heads: Tensor, dims: Sequence[Any], batch: Axis) -> Tensor:
-    """``[heads]`` values over dimensions of the batch and of heads, however they are split or merged."""
-    axes: Axes = tuple(dims)
-    atoms = [atom for dim in axes for atom in dim]
-    own = heads.reshape([1 if atom is batch else atom.size for atom in atoms])
-    return own.expand([atom.size for atom in atoms]).reshape([math.prod(atom.size for atom in dim) for dim in axes])
+def _over(alive: Tensor, record: AttentionRecord, heads: Heads) -> Tensor:
+    """``[heads]`` values over the dimensions of a map, however batch, windows and heads are split or merged there."""
+    of_heads = iter(heads.axes)
+    dims = [() if i in (record.query, record.key) else dim for i, dim in enumerate(record.axes)]
+    atoms = [atom for dim in dims for atom in dim]
+    own = alive.reshape([atom.size if atom is not record.batch and next(of_heads) else 1 for atom in atoms])
+    return own.expand([atom.size for atom in atoms]).reshape([math.prod(atom.size for atom in dim) for dim in dims])
 
 
-def _check(heads: list[tuple[int, int]], layers: Sequence[int], seen: list[int]) -> None:
-    for layer in [*layers, *(layer for layer, _ in heads)]:
-        if not 0 <= layer < len(seen):
-            raise InputError(f"There is no layer {layer}: the model has {len(seen)} attentions, 0 to {len(seen) - 1}.")
+def _pairs(heads: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    try:
+        return [(operator.index(layer), operator.index(head)) for layer, head in heads]
+    except (TypeError, ValueError):
+        raise InputError(f"`heads` takes pairs (layer, head), such as [(0, 3), (1, 2)], not {heads!r}.") from None
+
+
+def _numbers(layers: Iterable[int]) -> list[int]:
+    try:
+        return [operator.index(layer) for layer in layers]
+    except TypeError:
+        raise InputError(f"`layers` takes a list of numbers, such as [0, 1], not {layers!r}.") from None
+
+
+def _check(heads: list[tuple[int, int]], layers: set[int], known: list[Heads | None]) -> None:
+    for layer in [*sorted(layers), *(layer for layer, _ in heads)]:
+        if not known:
+            raise ModelError("The model has no attention: it has no heads that could be switched off.")
+        if not 0 <= layer < len(known):
+            raise InputError(
+                f"There is no layer {layer}: the model has {len(known)} attentions, 0 to {len(known) - 1}."
+            )
     for layer, head in heads:
-        if not 0 <= head < seen[layer]:
-            raise InputError(f"Layer {layer} has no head {head}: its heads are 0 to {seen[layer] - 1}.")
+        own = known[layer]
+        if own is None:
+            raise ModelError(
+                f"The heads of layer {layer} cannot be told from the windows of tokens that it looks at. Switch it off "
+                "as a whole with `layers`."
+            )
+        if not 0 <= head < own.number:
+            raise InputError(f"Layer {layer} has no head {head}: its heads are 0 to {own.number - 1}.")

@@ -35,10 +35,11 @@ def table(one: Result, what: str, layer: int | None = None) -> Table:
     if what == "branches":
         rows = tuple(f"{i} {kind}" for i in range(len(values)) for kind in ("attention", "rest"))
         return Table(f"What each branch wrote, {named}", values.reshape(len(rows), -1), rows, names, "branch", "token")
-    if layer is None or not -len(values) <= layer < len(values):
-        raise InputError(f"Give the layer of the pairs, 0 to {len(values) - 1}: layer {layer} is none of them.")
-    title = f"From each token to those it drew on in layer {layer % len(values)}, {named}"
-    return Table(title, values[layer], names, names, "from", "to")
+    if layer is None or layer not in range(-len(values), len(values)):
+        raise InputError(f"Give the layer of the pairs, 0 to {len(values) - 1}: layer {layer!r} is none of them.")
+    at = int(layer) % len(values)
+    title = f"From each token to those it drew on in layer {at}, {named}"
+    return Table(title, values[at], names, names, "from", "to")
 
 
 def token_names(one: Result, count: int, stream: str | None = None) -> tuple[str, ...]:

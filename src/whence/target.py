@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from .errors import TargetError
+from .plain import RULE, plain, positions, whole
 
 
 @dataclass(frozen=True)
@@ -20,18 +21,19 @@ class At:
 
     Attributes:
         position: for all samples, or one per sample.
-        target: as for other models: ``None`` (what is predicted there), a number, a label.
+        target: as for other models: ``None`` (what is predicted there), a number, a label, :func:`whence.contrast`.
 
     Example:
         >>> whence.explain(masked_language_model, inputs, target=whence.At(4))
     """
 
     position: int | Sequence[int]
-    target: int | str | Sequence[int | str] | None = None
+    target: int | str | Sequence[int | str] | Contrast | None = None
 
     def positions(self, batch: int, length: int) -> Tensor:
         """``[batch]``: the position of each sample."""
-        each = [self.position] * batch if isinstance(self.position, int) else list(self.position)
+        given = positions(self.position)
+        each = given if isinstance(given, list) else [given] * batch
         wrong = [p for p in each if not -length <= p < length]
         if len(each) != batch or wrong:
             raise TargetError(
@@ -80,7 +82,37 @@ def every(targets: Iterable[Any]) -> Every:
     Example:
         >>> cat, dog = whence.explain(model, inputs, target=whence.every(["tabby", "beagle"]))
     """
+    if isinstance(targets, str) or not isinstance(targets, Iterable):
+        raise TargetError(f"whence.every takes a list of targets, not {type(targets).__name__} ({targets!r}).")
     return Every(tuple(targets))
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """A function of a model's output that looks at the names of its classes, too.
+
+    Attributes:
+        function: of the output and the names.
+        said: what a reader is told that it is.
+        labels: the names, once they are known.
+    """
+
+    function: Callable[[Any, Mapping[int, str]], Tensor]
+    said: str
+    labels: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def __name__(self) -> str:
+        return self.said
+
+    def __call__(self, outputs: Any) -> Tensor:
+        """``[batch]``: its value."""
+        return self.function(outputs, self.labels)
+
+
+def labelled(target: Any, labels: Mapping[int, str]) -> Any:
+    """A target that knows the names of the classes, if it asks for them and does not know them yet."""
+    return replace(target, labels=labels) if isinstance(target, Labelled) and not target.labels else target
 
 
 OneTarget = None | int | str | Sequence[int | str] | Tensor | Callable[[Any], Tensor] | At | Contrast
@@ -209,14 +241,19 @@ def labels_of(model: nn.Module) -> dict[int, str]:
     return {int(k): str(v) for k, v in names.items()} if isinstance(names, Mapping) else {}
 
 
+def named_output(outputs: Any, *names: str) -> Tensor | None:
+    """The first tensor of one of these names in what a model returned."""
+    found = (outputs.get(name) if isinstance(outputs, Mapping) else getattr(outputs, name, None) for name in names)
+    return next((value for value in found if isinstance(value, Tensor)), None)
+
+
 def find_logits(outputs: Any) -> Tensor | None:
     """The logits in whatever a model returned: a tensor, ``.logits``, the first of a tuple."""
     if isinstance(outputs, Tensor):
         return outputs
-    for name in LOGITS:
-        value = outputs.get(name) if isinstance(outputs, Mapping) else getattr(outputs, name, None)
-        if isinstance(value, Tensor):
-            return value
+    found = named_output(outputs, *LOGITS)
+    if found is not None:
+        return found
     if isinstance(outputs, tuple | list) and outputs and isinstance(outputs[0], Tensor):
         return outputs[0]
     return None
@@ -234,7 +271,7 @@ def seed(outputs: Any, target: Target, batch: int, labels: Mapping[int, str], la
     """
     logits = find_logits(outputs)
     if callable(target):
-        return _from_function(outputs, target, batch, logits)
+        return _from_function(outputs, labelled(target, labels), batch, logits)
     if logits is None:
         raise TargetError(
             f"The model returned {type(outputs).__name__} without logits, so there is no class to explain. Pass "
@@ -288,8 +325,8 @@ def _indices(target: Any, prediction: Tensor, classes: int, labels: Mapping[int,
     if target is None:
         return prediction
     batch = len(prediction)
-    items = target.tolist() if isinstance(target, Tensor) else target
-    items = [items] * batch if isinstance(items, int | str) else list(items)
+    given = plain(target)
+    items = given if isinstance(given, list) else [given] * batch
     if len(items) != batch:
         raise TargetError(
             f"{len(items)} targets were given for a batch of {batch}: give one for all, or one per sample."
@@ -311,8 +348,38 @@ def class_index(item: Any, classes: int, labels: Mapping[int, str]) -> int:
         known = ", ".join(list(labels.values())[:20]) or "none (the model has no class names: use a number)"
         hint = f" Did you mean '{near[0]}'?" if near else ""
         raise TargetError(f"The model has no label '{item}'.{hint} Its labels: {known}.")
-    if isinstance(item, bool) or not isinstance(item, int):
-        raise TargetError(f"A target must be a class number or a label, not {type(item).__name__} ({item!r}).")
-    if not -classes <= item < classes:
-        raise TargetError(f"Target {item} is out of range: the model has {classes} classes, 0 to {classes - 1}.")
-    return item % classes
+    number = whole(item, RULE)
+    if not -classes <= number < classes:
+        raise TargetError(f"Target {number} is out of range: the model has {classes} classes, 0 to {classes - 1}.")
+    return number % classes
+
+
+# -- targets as they are given ---------------------------------------------------------------------------------------
+
+
+def checked(target: Any) -> Any:
+    """A target in numbers and lists of Python, however it was given; an error for what is no target."""
+    if isinstance(target, Every):
+        if any(isinstance(one, Every) for one in target.targets):
+            raise TargetError("A whence.every holds another one: list all targets in one.")
+        return Every(tuple(checked(one) for one in target.targets))
+    if isinstance(target, At):
+        rule = "At a position there is a class, a token or a whence.contrast"
+        inner = target.target
+        return At(positions(target.position), _pair(inner) if isinstance(inner, Contrast) else _class(inner, rule))
+    if isinstance(target, Contrast):
+        return _pair(target)
+    return target if callable(target) else plain(target)
+
+
+def _pair(target: Contrast) -> Contrast:
+    rule = "A contrast is of two classes, tokens or labels"
+    return Contrast(_class(target.target, rule), _class(target.other, rule))
+
+
+def _class(target: Any, rule: str) -> Any:
+    """What is no function and no target of another kind."""
+    if callable(target) or isinstance(target, At | Contrast | Every):
+        kind = "a function" if callable(target) else f"a target of its own ({target!r})"
+        raise TargetError(f"{rule}, not {kind}. Let one function say it all: target=lambda outputs: <Tensor[batch]>.")
+    return plain(target)

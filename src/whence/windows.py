@@ -27,16 +27,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .errors import InputError, ModelError, TargetError, WhenceWarning
+from .errors import InputError, MethodError, ModelError, TargetError, WhenceWarning
 from .explainer import Explainer
 from .explanation import Explanation
 from .inputs.sample import Sample, batches
 from .inputs.text import TextReader
 from .layout import precise
 from .ledger import Ledger
+from .options import counts, is_whole
 from .origin import TextOrigin
 from .progress import track
-from .target import At, Contrast, Every, Target
+from .target import Contrast, Target
+
+POSITIONS = ("span", "prompt", "token")  # options that name tokens of a text by their places
 
 
 @dataclass(frozen=True)
@@ -72,8 +75,10 @@ class Cut:
                 "([CLS], [SEP], the other text of a pair). Give a larger length, or shorten the other text."
             )
         stride = max(1, room // 2) if stride is None else stride
-        if not 1 <= stride <= room:
-            raise InputError(f"The stride is from 1 to {room}, the tokens of the text in a window, not {stride}.")
+        if not is_whole(stride) or not 1 <= stride <= room:
+            raise InputError(
+                f"The stride is a whole number from 1 to {room}, the tokens of the text in a window, not {stride!r}."
+            )
         pieces = [p for p in origin.pieces([0.0] * len(parts)) if p.part == longest and p.positions]
         edges = [0, *_edges(len(own), stride, sorted(bisect_left(own, p.positions[0]) for p in pieces))]
         blocks = room // stride  # of a window
@@ -148,13 +153,14 @@ def windows(
         explainer: of a model that gives one answer to a text.
         text: a text, or a pair of texts, of which the longer is cut and the other read with each window.
         method: a name from :func:`whence.methods`.
-        target: as for :func:`whence.explain`; ``None``: the class of the answer to the whole text, for all windows.
+        target: a class, a label, a contrast or a function, for all windows; ``None``: the class of the answer to the
+            whole text.
         length: tokens of a window, [CLS] and [SEP] included; ``None``: as many as the model takes.
         stride: tokens from one window to the next, at most; ``None``: half of what fits into one, so that every word
             is read twice.
         batch_size: windows explained together.
         progress: show a bar on stderr; ``None``: if there is a terminal and more than one batch.
-        options: the method's options.
+        options: the method's options, but none that names positions: they would be others in each window.
 
     Returns:
         The explanation of the whole text: ``scores`` is ``[1, tokens]``, ``logits`` and ``value`` are the means of the
@@ -165,14 +171,19 @@ def windows(
         >>> e.options["windows"]
         3
     """
-    if isinstance(target, Every | At):
-        raise TargetError(f"Windows are merged for one target of the whole text, not for {type(target).__name__}.")
+    if not (target is None or is_whole(target) or isinstance(target, str | Contrast) or callable(target)):
+        raise TargetError(
+            "Windows are merged for one target of the whole text (a class number, a label, a contrast or a function), "
+            f"not for {type(target).__name__}."
+        )
+    counts(batch_size=batch_size)
     whole, room = _read(explainer, text, length)
     origin = whole.origins["text"]
     assert isinstance(origin, TextOrigin)
     if room is None or len(origin.tokens) <= room:
         plain: Explanation = explainer(text, method, target, **options)
         return plain
+    _refuse_positions(method, options)
     cut = Cut.of(origin, room, stride)
     count = len(cut.places)
     warnings.warn(
@@ -207,9 +218,20 @@ def _read(explainer: Explainer, text: Any, length: int | None) -> tuple[Sample, 
             "The model answers at a position of its text, so its answers to several windows are to different "
             "questions. Windows are for models that give one answer to a text."
         )
-    if length is not None and not 1 <= length <= (limit or length):
-        raise InputError(f"A window has from 1 to {limit} tokens, as many as the model takes, not {length}.")
+    if length is not None and (not is_whole(length) or not 1 <= length <= (limit or length)):
+        most = f"from 1 to {limit}, the tokens that the model takes" if limit else "of at least 1"
+        raise InputError(f"The length of a window is a whole number {most}, not {length!r}.")
     return whole, length or limit
+
+
+def _refuse_positions(method: str, options: Mapping[str, Any]) -> None:
+    """Refuse options that name places in a text: each window would take them for its own."""
+    named = [name for name in POSITIONS if options.get(name) is not None]
+    if named:
+        raise MethodError(
+            f"Option '{named[0]}' of the method '{method}' names positions, and in each window another token stands "
+            "there: leave it out, or explain a text that fits without windows."
+        )
 
 
 def _asked(

@@ -28,7 +28,7 @@ from .upload import uploaded
 from .work import CancelledError, Work
 
 T = TypeVar("T")
-Update = dict[Any, Any]
+Update = Any  # a value for each component that changes
 Last = dict[str, Any]  # of the explanation before: the chances of each answer, and the seconds that it took
 LOOK = 0.25  # seconds between looks at work that goes on
 QUICK = 1.5  # seconds: what took less is explained again while the text is written
@@ -90,7 +90,7 @@ class Answering:
             return self._update(text=served.texts[int(which)])
         if kind == "picture" and which in served.pictures:
             return self._update(image=self._lent(served, which))
-        return self._update()  # of the model that was chosen before
+        return gr.skip()  # of the model that was chosen before
 
     def _lent(self, served: Served, name: str) -> str:
         """An example picture, copied to where pictures are served from."""
@@ -103,14 +103,13 @@ class Answering:
         """Others were chosen: what they show."""
         return parts.method_words(names)
 
-    def arrive(self, address: str) -> Iterator[Update]:
+    def arrive(self, address: str) -> Update:
         """The page was opened: what its link asks is filled in."""
         try:
             question = Question.from_link(address.partition("#")[2])
-            served = self.desk.shelf[question.model if question else self.desk.shelf.first.name]
-            yield self._fields(served, question)
+            return gr.skip() if question is None else self._fields(self.desk.shelf[question.model], question)
         except WhenceError as error:
-            yield self._fields(self.desk.shelf.first) | self._update(status=parts.said(str(error), "problem"))
+            return self._update(status=parts.said(str(error), "problem"))
 
     # -- explaining --------------------------------------------------------------------------------------------------
 
@@ -153,6 +152,8 @@ class Answering:
         """The text is being written: explain it again, if the last explanation was quick."""
         if text.strip() and last.get("seconds", QUICK) < QUICK:
             yield from self.explain(model, text, second, image, methods, target, rival, last, request)
+        else:
+            yield gr.skip()
 
     def _is_example(self, model: str, image: str | None) -> bool:
         """Whether a picture is one of the model's examples: Gradio hands on a copy of it, under the same name."""
@@ -198,6 +199,7 @@ class Answering:
     def choose(self, question: Question | None, event: gr.EventData, request: gr.Request) -> Iterator[Update]:
         """A token, an object or a word was chosen."""
         if question is None:
+            yield gr.skip()
             return
         asked = replace(question, chosen=int(event.asked))
         outcome, problem = self._now(asked, request)
@@ -234,7 +236,7 @@ class Answering:
     def closer(self, question: Question | None, which: str, request: gr.Request) -> Update:
         """Another of the explanations."""
         e = self._one(question, which, request)
-        return {} if e is None else self._closer(e)
+        return gr.skip() if e is None else self._closer(e)
 
     def layer(self, question: Question | None, which: str, layer: float, request: gr.Request) -> Markup:
         """Another layer."""
@@ -245,6 +247,7 @@ class Answering:
         """The explanation against random orders."""
         e = self._one(question, which, request)
         if question is None or e is None:
+            yield gr.skip()
             return
 
         def do(work: Work, visitor: str) -> Markup:
@@ -255,6 +258,7 @@ class Answering:
     def flip(self, question: Question | None, request: gr.Request) -> Iterator[Update]:
         """The smallest change that flips the answer."""
         if question is None:
+            yield gr.skip()
             return
         texts: list[str] = []
 

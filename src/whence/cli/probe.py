@@ -46,7 +46,10 @@ def probe(
     ],
     slot: Annotated[str, typer.Option(help="What marks the gap in a template.")] = "{name}",
     neutral: Annotated[
-        str | None, typer.Option(help="The word to compare with. Default: the tokenizer's mask token.")
+        str | None,
+        typer.Option(
+            help="The word to compare with. Default: the tokenizer's mask token (its unknown token if the model fills in masks)."
+        ),
     ] = None,
     target: Target = None,
     method: Annotated[str, typer.Option(help="A name from `whence methods`.")] = "conservative-lrp",

@@ -189,12 +189,28 @@ def editor_for(explainer: Explainer, raw: Any, sample: Sample, e: Explanation, r
 
 
 def texts(origin: TextOrigin, made: Sequence[Change]) -> Any:
-    """The user's text, or pair of texts, with changes made."""
+    """What was read of the user's text, or pair of texts, with changes made.
+
+    What was not read is left out: otherwise the model would come to read it when words before it are taken out.
+    """
     out = []
     for part, text in enumerate(origin.texts):
-        own = [(c.unit.start, c.unit.end, c.new) for c in made if isinstance(c.unit, Word) and c.unit.part == part]
-        out.append(rewritten(text, own))
+        low, high = was_read(origin, part)
+        words = [(c.unit, c.new) for c in made if isinstance(c.unit, Word) and c.unit.part == part]
+        own = [(max(word.start, low) - low, min(word.end, high) - low, new) for word, new in words]
+        out.append(rewritten(text[low:high], own))
     return out[0] if len(out) == 1 else tuple(out)
+
+
+def was_read(origin: TextOrigin, part: int) -> tuple[int, int]:
+    """Start and end of what the model read of a text: all of it, or all but its end or its beginning."""
+    low, high = 0, len(origin.texts[part])
+    for span in origin.unread:
+        if span.part == part and span.end == len(origin.texts[part]):
+            high = span.start
+        elif span.part == part:
+            low = span.end
+    return low, high
 
 
 def readable(explainer: Explainer, sample: Sample, e: Explanation) -> list[Piece]:

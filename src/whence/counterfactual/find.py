@@ -13,6 +13,7 @@ from ..evaluation.case import as_floats
 from ..explainer import Explainer
 from ..explanation import Explanation
 from ..inputs.sample import Sample
+from ..options import counts
 from ..result import Patch, Position
 from ..target import At, class_index, contrast
 from ..words import Word
@@ -43,7 +44,8 @@ def counterfactual(
 
     Args:
         explainer: the model.
-        input: one text, pair of texts, picture, picture with its text, or tensors of one sample.
+        input: one text, pair of texts, picture, picture with its text, or tensors of one sample. Of a text that is
+            longer than the model takes, what was not read is left out of every changed form.
         method: the name of the method whose scores say where to begin, from :func:`whence.methods`.
         target: the class that the model shall name instead; ``None``: any other. Of a multi-label model, the class
             whose answer shall flip, from yes to no or from no to yes; ``None``: the strongest.
@@ -64,8 +66,7 @@ def counterfactual(
     """
     if isinstance(input, list):
         raise InputError("A counterfactual is of one input: give them one by one.")
-    if budget < 1 or batch_size < 1:
-        raise InputError(f"budget and batch_size must be at least 1, not {budget} and {batch_size}.")
+    counts(budget=budget, batch_size=batch_size)
     if remove is not None and replace is not None:
         raise InputError("Words are removed or replaced: give `remove` or `replace`, not both.")
     sample = explainer.read(input)

@@ -55,7 +55,7 @@ class Counterfactual:
         candidates: how many there are.
         changed: the input with the changes made, as the user would give it: a text, a pair of texts, a picture
             ``[height, width, 3]``; where tokens were covered, the text with what stands in for them; tensors where
-            tensors were given; ``None`` where nothing could be tried.
+            tensors were given; ``None`` where nothing could be tried. Of a text, only what the model read.
         tensors: the same as the model's arguments.
         before, after: what the model says of the input, and with the changes made.
         watched: the class whose probability both answers give: the target, or what was said at first.

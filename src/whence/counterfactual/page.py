@@ -13,7 +13,7 @@ from ..render.html_text import direction
 from ..result import Patch
 from ..views import cards
 from ..words import Word
-from .editing import Change
+from .editing import Change, was_read
 from .outcome import Counterfactual, picture_of
 
 INTRO = "What would have to be otherwise for the model to say something else. What is shown was checked by the model."
@@ -48,17 +48,17 @@ def _origins(one: Counterfactual) -> Iterator[object]:
 
 
 def _text(origin: TextOrigin, changes: Sequence[Change]) -> Markup:
-    """The user's text, what is taken out struck through, what is put in underlined."""
+    """What was read of the user's text, what is taken out struck through, what is put in underlined."""
     paragraphs = []
     for part, text in enumerate(origin.texts):
         own = [(c.unit, c.new) for c in changes if isinstance(c.unit, Word) and c.unit.part == part]
         out: list[Markup] = []
-        done = 0
+        done, end = was_read(origin, part)
         for word, new in sorted(own, key=lambda change: change[0].start):
             out += [visible(text[done : word.start]), tag("del", word.text)]
             out += [] if new is None else [visible(" "), tag("ins", new)]
             done = word.end
-        paragraphs.append(tag("p", join(out), visible(text[done:]), dir=direction([text])))
+        paragraphs.append(tag("p", join(out), visible(text[done:end]), dir=direction([text])))
     return tag("div", *paragraphs, class_="whence-text")
 
 

@@ -16,7 +16,7 @@ from ..inputs.sample import Sample, batches
 from ..origin import TextOrigin
 from ..words import Word, words
 from .asking import logits_of
-from .editing import Change, texts
+from .editing import Change, texts, was_read
 
 WORDS = 10  # that are proposed for each place
 LOOKED = 100  # of the likeliest tokens, of which some are no words
@@ -63,9 +63,10 @@ class Filler:
         assert isinstance(read, TextOrigin)
         ids = sample.tensors["input_ids"][0].tolist()
         mask: Any = self.tokenizer.mask_token_id  # type: ignore[union-attr]  # checked when it was made
+        start = place.start - was_read(origin, place.part)[0]
         here = [
             i for i, span in enumerate(read.spans)
-            if ids[i] == mask and span is not None and span.part == place.part and span.end > place.start
+            if ids[i] == mask and span is not None and span.part == place.part and span.end > start
         ]  # fmt: skip
         return replace(sample, position=here[0]) if here else None
 

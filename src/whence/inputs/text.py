@@ -188,7 +188,8 @@ def limit(tokenizer: Any, model: nn.Module) -> int | None:
             "wpe",
             "embed_positions",
         ):
-            reserved = 0 if module.padding_idx is None else module.padding_idx + 1
+            reserved = int(getattr(module, "offset", 0))  # rows that are not used (BART, OPT)
+            reserved = reserved or (0 if module.padding_idx is None else module.padding_idx + 1)
             limits.append(module.num_embeddings - reserved)
     most = getattr(getattr(model, "config", None), "max_position_embeddings", None)
     if not limits and isinstance(most, int) and most > 0:

@@ -7,7 +7,7 @@ begins with 0 where the first pixel is in the mask.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from torch import Tensor
 
 from .. import files
 from ..errors import InputError
-from .region import Region
+from ..options import is_whole
+from .region import Region, checked
 
 
 def encode(mask: Tensor) -> dict[str, list[int]]:
@@ -27,7 +28,7 @@ def encode(mask: Tensor) -> dict[str, list[int]]:
         >>> encode(torch.tensor([[False, True], [False, True]]))
         {'size': [2, 2], 'counts': [2, 2]}
     """
-    columns = mask.cpu().numpy().flatten(order="F")
+    columns = checked(mask).cpu().numpy().flatten(order="F")
     edges = np.flatnonzero(np.diff(columns, prepend=False))
     counts = np.diff(np.concatenate([[0], edges, [columns.size]]))
     return {"size": list(mask.shape), "counts": counts.tolist()}
@@ -41,9 +42,17 @@ def decode(code: Mapping[str, Sequence[int]]) -> Tensor:
         tensor([[False,  True],
                 [False,  True]])
     """
-    (height, width), counts = code["size"], code["counts"]
+    try:
+        (height, width), counts = code["size"], code["counts"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            "A run-length code has a size, [height, width], and counts: "
+            f"{{'size': [2, 2], 'counts': [2, 2]}}, not {code!r:.60}."
+        ) from error
     if isinstance(counts, str | bytes):
         raise InputError("This run-length code is compressed: give one whose counts are numbers.")
+    if not isinstance(counts, Iterable) or not all(map(is_whole, (height, width, *counts))):
+        raise InputError("The size and the counts of a run-length code are whole numbers: some of these are not.")
     if sum(counts) != height * width or any(count < 0 for count in counts):
         raise InputError(
             f"The counts of this run-length code add up to {sum(counts)}, not to {height} x {width} pixels."

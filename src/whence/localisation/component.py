@@ -7,6 +7,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from .region import checked
+
 Numbers = npt.NDArray[np.int64]
 
 
@@ -20,7 +22,7 @@ def components(mask: Tensor) -> Tensor:
         >>> components(torch.tensor([[True, False, True]]))
         tensor([[1, 0, 2]])
     """
-    flags = mask.cpu().numpy()
+    flags = checked(mask).cpu().numpy()
     row, start, end = _runs(flags)
     roots = _joined(len(row), *_touching(row, start, end, flags.shape[1]))
     _, number = np.unique(roots, return_inverse=True)

@@ -2,7 +2,8 @@
 
 Any model that answers with logits ``[batch, queries, classes]`` and boxes ``[batch, queries, 4]`` is a detector. Where
 it has one class more than names, the last is "no object" and probabilities are a softmax, as in DETR; else each is a
-sigmoid, as in Deformable DETR and its followers.
+sigmoid, as in Deformable DETR and its followers. Where the classes are not those that have names, but texts that were
+asked for (OWL-ViT), they go by these texts, or by their numbers.
 """
 
 from __future__ import annotations
@@ -14,15 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..detectors import query_logits, reads_texts, says_nothing
 from ..errors import InputError, ModelError
 from ..explainer import Explainer
 from ..inputs.sample import Sample, collate
-from ..origin import ImageOrigin
-from ..target import class_index, labels_of
+from ..origin import ImageOrigin, TextOrigin
+from ..target import class_index, labels_of, named_output
 from ..undisturbed import undisturbed
 from .region import Box
-
-LOGITS, BOXES = ("logits", "pred_logits"), ("pred_boxes",)  # what detectors call their answers
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,12 @@ def detect(
     if not 0 <= confidence < 1:
         raise InputError(f"The confidence is a probability from 0 to below 1, not {confidence!r}.")
     sample = explainer.read(image)
-    logits, boxes = _answers(_outputs(explainer, sample))
-    names = explainer.answers.labels or labels_of(explainer.answers.model)
-    each = logits[0].double()
-    probabilities = each.sigmoid() if len(names) == each.shape[-1] else each.softmax(-1)[:, :-1]
+    outputs = _outputs(explainer, sample)
+    logits, boxes = _answers(outputs)
+    each, known = logits[0].double(), explainer.answers.labels or labels_of(explainer.answers.model)
+    last = says_nothing(outputs, each.shape[-1], known)
+    probabilities = each.softmax(-1)[:, :-1] if last else each.sigmoid()
+    names = _names(explainer.answers.labels, known, sample, outputs, probabilities.shape[-1])
     wanted = None if target is None else class_index(target, probabilities.shape[-1], names)
     scores, classes = probabilities.max(-1)
     out = []
@@ -103,12 +105,21 @@ def _outputs(explainer: Explainer, sample: Sample) -> Any:
         return explainer.model(tensors[""]) if list(tensors) == [""] else explainer.model(**tensors)
 
 
+def _names(
+    given: Mapping[int, str], known: Mapping[int, str], sample: Sample, outputs: Any, classes: int
+) -> Mapping[int, str]:
+    """What the classes are called: as the user says, by the texts that were asked for, or as the model says."""
+    if given:
+        return given
+    if reads_texts(outputs):
+        texts = next((o.texts for o in sample.origins.values() if isinstance(o, TextOrigin)), ())
+        return dict(enumerate(texts)) if len(texts) == classes else {}
+    return known if known and max(known) < classes else {}
+
+
 def _answers(outputs: Any) -> tuple[Tensor, Tensor]:
     """Logits ``[batch, queries, classes]`` and boxes ``[batch, queries, 4]``."""
-    logits, boxes = (
-        next((value for name in names if isinstance(value := _named(outputs, name), Tensor)), None)
-        for names in (LOGITS, BOXES)
-    )
+    logits, boxes = query_logits(outputs), named_output(outputs, "pred_boxes")
     if logits is None or boxes is None or logits.dim() != 3 or boxes.shape != (*logits.shape[:2], 4):
         raise ModelError(
             f"The model answers with {type(outputs).__name__}, in which there are no logits [batch, queries, classes] "
@@ -116,10 +127,6 @@ def _answers(outputs: Any) -> tuple[Tensor, Tensor]:
             "whence.locate(explainer(image))."
         )
     return logits, boxes
-
-
-def _named(outputs: Any, name: str) -> Any:
-    return outputs.get(name) if isinstance(outputs, Mapping) else getattr(outputs, name, None)
 
 
 def _placed(centred: list[float], sample: Sample) -> Box:

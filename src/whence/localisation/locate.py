@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
 import torch
 from torch import Tensor
 
-from ..explanation import Explanation, Explanations
+from ..errors import InputError
+from ..explanation import Explanation
 from ..origin import ImageOrigin
 from .component import largest as largest_part
 from .region import Region
 from .threshold import Threshold, threshold_of
 
+#: an explanation, or lists of them in lists: of many pictures, of several targets, of both
+Explained: TypeAlias = "Explanation | Sequence[Explained]"
 
-def locate(
-    explanation: Explanation | Explanations, threshold: Threshold = "mean", *, largest: bool = False
-) -> list[Region]:
+
+def locate(explanation: Explained, threshold: Threshold = "mean", *, largest: bool = False) -> list[Region]:
     """Where in its picture each explanation points: a mask and a box.
 
     Only what the model saw of a picture counts; what its processor cut off is never in a mask.
 
     Args:
-        explanation: of pictures; or a list, of many pictures or of several targets of one.
-        threshold: ``"mean"`` (Chefer et al., CVPR 2021), ``"otsu"``, or a share from 0 to 1 of the way from the
-            smallest to the largest value of the map.
+        explanation: of pictures; or a list, of many pictures, of several targets, or of several targets of each of
+            many pictures.
+        threshold: ``"mean"`` (Chefer et al., CVPR 2021), ``"otsu"``, or a share, from 0 to below 1, of the way from
+            the smallest to the largest value of the map.
         largest: keep only the largest connected part of each mask.
 
     Returns:
@@ -33,8 +39,21 @@ def locate(
         >>> region.box
         (31, 12, 180, 200)
     """
-    several = explanation if isinstance(explanation, Explanations) else [explanation]
-    return [_region(one, threshold, largest) for e in several for one in e]
+    return [_region(one, threshold, largest) for e in _each(explanation) for one in e]
+
+
+def _each(explained: Explained) -> Iterator[Explanation]:
+    """Every explanation of a list, also of lists in it."""
+    if isinstance(explained, Explanation):
+        yield explained
+    elif isinstance(explained, list | tuple):
+        for one in explained:
+            yield from _each(one)
+    else:
+        raise InputError(
+            f"What is located are explanations of pictures, not {type(explained).__name__}: give "
+            "explainer(picture), or a list of such."
+        )
 
 
 def mask_of(one: Explanation, threshold: Threshold) -> Tensor:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from .. import files
@@ -67,6 +68,17 @@ class Region:
         return f"Region({self.label!r}, {self.score:.2f}, box={self.box}, {self.share:.1%} of {size} pixels)"
 
 
+def checked(mask: Tensor) -> Tensor:
+    """A mask, or a sentence that says why it is none."""
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.dim() != 2:
+        shape = f" of {mask.dtype} and shape {list(mask.shape)}" if isinstance(mask, Tensor) else ""
+        raise InputError(
+            f"A mask is a tensor [H, W] of true and false, not {type(mask).__name__}{shape}: compare first, as in "
+            "values > 0."
+        )
+    return mask
+
+
 def box_of(mask: Tensor) -> tuple[int, int, int, int]:
     """Left, top, right and bottom of ``[H, W]``, the last two exclusive; zeros for an empty mask.
 
@@ -74,7 +86,7 @@ def box_of(mask: Tensor) -> tuple[int, int, int, int]:
         >>> box_of(torch.tensor([[False, False], [False, True]]))
         (1, 1, 2, 2)
     """
-    if not bool(mask.any()):
+    if not bool(checked(mask).any()):
         return 0, 0, 0, 0
     rows, columns = (mask.any(axis).nonzero()[:, 0] for axis in (1, 0))
     return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1

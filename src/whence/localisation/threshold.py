@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..errors import InputError
 
-#: ``"mean"``, ``"otsu"``, or a share from 0 to 1
+#: ``"mean"``, ``"otsu"``, or a share from 0 to below 1
 Threshold = str | float
 
 
@@ -28,7 +28,8 @@ def threshold_of(values: Tensor, threshold: Threshold) -> float:
 
     Args:
         values: of the pixels, any shape.
-        threshold: ``"mean"``, ``"otsu"``, or a share from 0 to 1 of the way from the smallest to the largest value.
+        threshold: ``"mean"``, ``"otsu"``, or a share, from 0 to below 1, of the way from the smallest to the largest
+            value.
 
     Example:
         >>> threshold_of(torch.tensor([0.0, 1.0, 8.0, 9.0]), "otsu")

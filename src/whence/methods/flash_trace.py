@@ -143,6 +143,12 @@ class FlashTrace(Method):
             raise MethodError(f"`hops` must be 0 or more, not {self.hops}.")
         if self.span is None and self.prompt is not None:
             raise MethodError("`prompt` says what comes before a span: give `span`, too.")
+        numbers = isinstance(self.stop, Sequence) and all(isinstance(i, Integral) for i in self.stop)
+        if self.stop is not None and not numbers:
+            raise MethodError(
+                f"`stop` takes a list of token ids, such as [11, 13], not {self.stop!r}. The tokenizer knows them: "
+                'tokenizer.convert_tokens_to_ids([",", "."]).'
+            )
         if self.stop and self.variant != "flash-trace":
             raise MethodError(f"`stop` goes with variant='flash-trace': '{self.variant}' has no stop tokens.")
 

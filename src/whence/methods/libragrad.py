@@ -191,6 +191,7 @@ class LibraGrad(InputLevel):
         assert isinstance(run.rulebook, _Watching)
         assert run.rulebook.biases is not None
         places = self.places(run)
+        run.watch_heads()
         tokens = {id(t): dim for t, dim in entries(run)} | {id(places[0]): run.tokens()}
         gradients, biases = run.rulebook.biases.backward(run, [(t, tokens[id(t)]) for t in places])
         layers = run.settle(gradient=True, end=places[0], entries=[t for t, _ in entries(run)])

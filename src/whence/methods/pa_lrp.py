@@ -28,17 +28,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from ..axes import Dim
+from ..boundary import Way
 from ..call import Call
 from ..errors import MethodError, ModelError
 from ..layout import per_token, precise
-from ..node import Node, attach, node_of
+from ..node import Node, attach, distant, node_of, on_gradient
 from ..rules import gradient as rules
 from ..run import Rulebook, Run
 from ..streams import split
@@ -54,65 +56,85 @@ COUNTED: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @dataclass
-class Positions:
-    """Relevance that arrives at constants that differ from token to token.
+class Encoding:
+    """A sum or product with a constant that encodes positions, and the constant's relevance there.
 
     Attributes:
-        tokens: the token axis; to be set before the backward.
-        added: ``[batch, tokens]`` for each constant added outside of attention, and when that was.
-        inside: ``[batch, tokens]`` for each attention (by index) and constant (by its memory).
+        node: what the operation made.
+        place: where the gradient of that arrives.
+        constant: the constant.
+        value: what a gradient there is multiplied by to be relevance,
+        part: how much of which is the constant's.
+        relevance: ``[batch, tokens]``; ``None`` until something has passed.
     """
 
-    tokens: Dim = ()
-    added: list[tuple[int, Tensor]] = field(default_factory=list)
-    inside: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+    node: Node
+    place: Tensor
+    constant: Tensor
+    value: Tensor
+    part: float
+    relevance: Tensor | None = None
+
+    def watch(self, way: Way) -> RemovableHandle:
+        """Write down what passes, and keep the constant's part of it, until the handle is removed."""
+
+        def hook(gradient: Tensor) -> Tensor | None:
+            self._take(way, gradient * self.value * self.part)
+            return gradient * (1 - self.part) if self.part < 1 else None  # what is added leaves the gradient as it is
+
+        return on_gradient(self.place, hook)
+
+    def _take(self, way: Way, relevance: Tensor) -> None:
+        relevance = torch.where(torch.isfinite(self.constant), precise(relevance), 0.0)  # a mask of infinities
+        axes = list(self.node.axes)
+        for query in _token_dims(self.node, way.tokens)[:-1]:  # scores have queries and keys
+            relevance = relevance.sum(query, keepdim=True)
+            axes[query] = ()
+        self.relevance = per_token(relevance, tuple(axes), way.batch, way.tokens)
+
+    def of(self, tokens: Dim) -> bool:
+        """Whether the constant differs from token to token, and is no mask that an attention is multiplied with."""
+        if self.node.softmax is not None or (self.node.inside is None and self.node.kind != "shift-by-constant"):
+            return False
+        dims = [d - len(self.node.axes) for d in _token_dims(self.node, tokens)]
+        return any(-d <= self.constant.dim() and _differs(self.constant, d) for d in dims)
+
+
+@dataclass
+class Positions:
+    """The constants of a forward, any of which may encode positions: what is around them is known later.
+
+    Attributes:
+        met: each operation with a constant.
+    """
+
+    met: list[Encoding] = field(default_factory=list, repr=False)
 
     def rotate(self, call: Call) -> Any:
         """A product with a constant: half to each, if the constant encodes positions of queries or keys."""
-        constant = _constant(call)
-        if constant is None or call.name != "mul":
-            return call.run()
-        (old,) = call.traced
-        vector = attach(old.view_as(old), node_of(old))
-        call.replace([vector])
-        out: Tensor = call.run()
-
-        def placed(node: Node) -> None:
-            vector.register_hook(lambda g: g / 2 if self._encodes(node, constant) else None)
-            out.register_hook(lambda g: self._enter(node, constant, g * out.detach() / 2))
-
-        call.placed = placed
+        constant, out = _constant(call), call.run()
+        if constant is not None and call.name == "mul":
+            call.kept = True
+            call.placed = lambda node: self._meet(node, out, constant, out.detach(), 0.5)
         return out
 
     def shift(self, call: Call) -> Any:
-        """A sum with a constant."""
+        """A sum with a constant: its own share."""
         constant, out = _constant(call), call.run()
         if constant is not None and call.name == "add" and "alpha" not in call.kwargs:
-            call.placed = lambda node: out.register_hook(lambda g: self._enter(node, constant, g * constant))
+            call.placed = lambda node: self._meet(node, out, constant, constant, 1.0)
         return out
 
-    def _encodes(self, node: Node, constant: Tensor) -> bool:
-        """Whether a constant differs from token to token, and is no mask that an attention is multiplied with."""
-        if node.softmax is not None or (node.inside is None and node.kind != "shift-by-constant"):
-            return False
-        dims = [d - len(node.axes) for d in _token_dims(node, self.tokens)]
-        return any(-d <= constant.dim() and bool((constant != constant.narrow(d, 0, 1)).any()) for d in dims)
+    def encodings(self, tokens: Dim) -> list[Encoding]:
+        """Those that encode positions of some tokens, with nothing written down yet."""
+        return [replace(one) for one in self.met if one.of(tokens)]
 
-    def _enter(self, node: Node, constant: Tensor, relevance: Tensor) -> None:
-        if not self._encodes(node, constant):
-            return
-        relevance = torch.where(torch.isfinite(constant), precise(relevance), 0.0)  # a mask of infinities
-        dims = _token_dims(node, self.tokens)
-        axes = list(node.axes)
-        for query in dims[:-1]:  # scores have queries and keys
-            relevance = relevance.sum(query, keepdim=True)
-            axes[query] = ()
-        scores = per_token(relevance, tuple(axes), node.batch, self.tokens)
-        if node.inside is None:
-            self.added.append((node.seq, scores))
-        else:
-            key = node.inside, constant.data_ptr()
-            self.inside[key] = self.inside.get(key, 0) + scores
+    def _meet(self, node: Node, out: Tensor, constant: Tensor, value: Tensor, part: float) -> None:
+        self.met.append(Encoding(node, distant(attach(out, node)), constant, value, part))
+
+
+def _differs(constant: Tensor, dim: int) -> bool:
+    return bool((constant != constant.narrow(dim, 0, 1)).any())
 
 
 def _token_dims(node: Node, tokens: Dim) -> list[int]:
@@ -166,14 +188,17 @@ class PALRP(InputLevel):
         return Rulebook(book, maps=True)
 
     def places(self, run: Run) -> list[Tensor]:
-        """Where the method reads; with tokens alone, also at positions that the user gave the model by number."""
+        """Where the method reads; with tokens alone, also at positions that the user gave the model by number.
+
+        The backwards that follow write down what arrives at positions.
+        """
         if run.windowed():
             raise ModelError(
                 f"The model's attention is inside windows of its tokens, or over merged tokens, whose positions "
                 f"'{self.name}' does not follow. Methods that give positions no relevance of their own "
                 "(attn-lrp, conservative-lrp) work."
             )
-        self._positions.tokens = run.tokens()
+        run.watched += self._positions.encodings(run.tokens())
         numbered = [s.tensor for s in run.trace.sources if s.embedded and "position" in s.name]
         return super().places(run) + (numbered if self.at == "token" else [])
 
@@ -184,12 +209,23 @@ class PALRP(InputLevel):
         own = len(super().places(run))
         reading = super().reading(run, places[:own], relevances[:own], layers)
         first = node_of(run.position("position")).seq
-        inside = [COUNTED[self.positions](R) for R in self._positions.inside.values()]
-        added = [R for seq, R in self._positions.added if seq > first or self.at != "position"]
+        met = [(e, e.relevance) for e in run.watched if isinstance(e, Encoding) and e.relevance is not None]
+        inside = [COUNTED[self.positions](R) for R in _by_layer(met).values()]
+        added = [R for e, R in met if e.node.inside is None and (e.node.seq > first or self.at != "position")]
         numbered = [run.per_token(R, node_of(t).axes) for t, R in zip(places[own:], relevances[own:], strict=True)]
         for R in [*inside, *added, *numbered]:
             reading.scores = reading.scores + _spread(run, reading, R)
         return reading
+
+
+def _by_layer(met: list[tuple[Encoding, Tensor]]) -> dict[tuple[int, int], Tensor]:
+    """``[batch, tokens]`` for each attention (by index) and constant (by its memory): queries and keys together."""
+    out: dict[tuple[int, int], Tensor] = {}
+    for encoding, relevance in met:
+        if encoding.node.inside is not None:
+            key = encoding.node.inside, encoding.constant.data_ptr()
+            out[key] = out[key] + relevance if key in out else relevance
+    return out
 
 
 def _spread(run: Run, reading: Reading, scores: Tensor) -> Tensor:
