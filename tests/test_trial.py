@@ -91,6 +91,10 @@ def test_a_layer_is_an_explanation_of_its_own():
         assert [w.text for w in one.words[0]] == [w.text for w in e.words[0]]
     with pytest.raises(whence.InputError, match="no layer 99"):
         e.layer(99)
+    with pytest.raises(whence.InputError, match="no layer 'a'"):
+        e.layer("a")
+    with pytest.raises(whence.InputError, match="no sample 9"):
+        e.table(sample=9)
     with pytest.raises(whence.WhenceError, match="does not say"):
         sentiment()(TEXT, "occlusion").layer(0)
 

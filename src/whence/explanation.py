@@ -124,8 +124,8 @@ class Explanation(Looking, Result):
         if self.layers is None:
             raise WhenceError(f"'{self.method}' does not say what entered each block.")
         count = self.layers.shape[1]
-        if not -count <= number < count:
-            raise InputError(f"There is no layer {number}: the model has {count}, from 0 to {count - 1}.")
+        if not isinstance(number, int) or not -count <= number < count:
+            raise InputError(f"There is no layer {number!r}: the model has {count}, from 0 to {count - 1}.")
         at = number % count
         scores = self.layers[:, at]
         return replace(
@@ -157,6 +157,8 @@ class Explanation(Looking, Result):
         Example:
             >>> explainer("a gripping film").table("heads").save("heads.png")
         """
+        if not isinstance(sample, int) or not -len(self) <= sample < len(self):
+            raise InputError(f"There is no sample {sample!r}: the explanation has {len(self)}, from 0.")
         return table(self[sample], what, layer)
 
 

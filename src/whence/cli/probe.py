@@ -48,7 +48,7 @@ def probe(
     neutral: Annotated[
         str | None,
         typer.Option(
-            help="The word to compare with. Default: the tokenizer's mask token (its unknown token if the model fills in masks)."
+            help="The word to compare with. Default: the tokenizer's mask token; the unknown one if the model fills in masks."
         ),
     ] = None,
     target: Target = None,
