@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # one process per core, each with one thread
 JOBS ?= auto
 
-.PHONY: test test-slow lint types bench bench-peers conformance conformance-timm models tables screenshots demo clean
+.PHONY: test test-slow lint types bench bench-peers conformance conformance-timm models tables screenshots audit demo clean
 
 $(READY): pyproject.toml constraints.txt
 	@echo "Installing into $(VENV) (the first time takes a few minutes)"
@@ -67,6 +67,11 @@ models: $(READY)
 tables: $(READY)
 	@echo "Evaluating for docs/results.md (hours on two cores; goes on where it stopped)"
 	@HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error $(BIN)/python -W ignore -m tables
+
+# known vulnerabilities of what is installed; what the database cannot be asked about is listed
+audit: $(READY)
+	@echo "Auditing dependencies (pip-audit)"
+	@$(BIN)/pip-audit --progress-spinner off --skip-editable
 
 # pictures of the web page for docs/serve.md; needs Chromium
 screenshots: $(READY)

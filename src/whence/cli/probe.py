@@ -48,7 +48,7 @@ def probe(
     neutral: Annotated[
         str | None,
         typer.Option(
-            help="The word to compare with. Default: the tokenizer's mask token; the unknown one if the model fills in masks."
+            help="The word to compare with. Default: the mask token (of a model that fills it in: the unknown one)."
         ),
     ] = None,
     target: Target = None,
