@@ -72,7 +72,7 @@ def by_head(carried: Tensor, record: AttentionRecord, nodes: Sequence[Node]) -> 
         return None
     windows = [1 + i for i, atom in enumerate(order) if atom not in heads]
     apart = carried.reshape(len(carried), *(atom.size for atom in order))
-    return (apart.sum(windows) if windows else apart).flatten(1) if order else carried
+    return (apart.sum(windows) if windows else apart).reshape(len(carried), -1)  # one head where all are windows
 
 
 def _apart(record: AttentionRecord) -> list[Axis] | None:

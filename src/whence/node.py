@@ -233,6 +233,8 @@ def on_gradient(tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Remo
     """Call a function with a tensor's gradient, and go on with what it returns; also if only its place is known."""
     edge = edge_of(tensor)
     if isinstance(edge, Tensor):
+        if not edge.requires_grad:  # a constant, at which none arrives
+            return RemovableHandle({})
         handle: RemovableHandle = edge.register_hook(hook)
         return handle
     number = edge.output_nr

@@ -179,7 +179,7 @@ class Answering:
         question = outcome.question
         served, names = self.desk.shelf[question.model], outcome.names
         update = self._update(
-            answer=parts.answer(parts.chances(outcome), before),
+            answer=parts.answer(outcome, before),
             choice=parts.choice(outcome),
             shown=parts.shown(outcome),
             more=gr.update(visible=bool(names)),

@@ -67,11 +67,13 @@ def chances(outcome: Outcome) -> dict[str, float]:
     return {names[i]: float(found[0, i]) for i in likeliest}
 
 
-def answer(now: Mapping[str, float], before: Mapping[str, float]) -> Markup:
+def answer(outcome: Outcome, before: Mapping[str, float]) -> Markup:
     """What the model says, with probabilities, and what it said before."""
+    now = chances(outcome)
     if not now:
         return Markup("")
-    first, *_ = ranked = sorted(now, key=lambda name: -now[name])[:ANSWERS]
+    ranked = sorted(now, key=lambda name: -now[name])[:ANSWERS]
+    first = next(iter(outcome.explanations[0].prediction_names), ranked[0])
     rows = []
     for name in ranked:
         was = before.get(name)
