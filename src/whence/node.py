@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Any
@@ -234,7 +235,7 @@ def on_gradient(tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Remo
     edge = edge_of(tensor)
     if isinstance(edge, Tensor):
         if not edge.requires_grad:  # a constant, at which none arrives
-            return RemovableHandle({})
+            return RemovableHandle(OrderedDict())
         handle: RemovableHandle = edge.register_hook(hook)
         return handle
     number = edge.output_nr
