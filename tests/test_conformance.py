@@ -18,7 +18,7 @@ from conformance.timm_matrix import MODELS, main
 
 SAMPLE = [
     "BERT", "GPT-2", "T5", "ViT", "DETR", "Wav2Vec2", "CLIP", "LLaVA", "FLAVA", "PatchTST", "TAPAS", "nn.Transformer",
-    "Handwritten, einsum and fused",
+    "Handwritten, einsum and fused", "Llama 4", "Mamba-2", "Perceiver", "Hiera", "RT-DETR",
 ]  # fmt: skip
 
 

@@ -26,8 +26,9 @@ from .propagate import Local
 
 #: products of two tensors
 PRODUCTS = {"matmul", "mix"}
-#: operations that meet no infinities: those of masks end at a softmax; under a zero gradient they count as nothing
-FINITE = {"linear", "convolution", "norm", "gated", "activation", "attention", "matmul", "mix"}
+#: operations that meet no infinities: those of masks end at a softmax, or at a sigmoid or an exponential; under a zero
+#: gradient they count as nothing
+FINITE = {"linear", "convolution", "norm", "gated", "attention", "matmul", "mix"}
 
 
 #: keeps a tensor until the backward asks for it

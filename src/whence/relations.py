@@ -190,9 +190,7 @@ def explained(
             scores[stream] = scores.get(stream, 0.0) + (weights.to(R.dtype)[:, None] @ R)[:, 0]
     main = run.tokens()
     if main not in scores:  # which the last attention does not look at
-        scores[main] = torch.zeros(
-            run.trace.batch.size, size_of(main), dtype=ends[0].tensor.dtype, device=ends[0].tensor.device
-        )
+        scores[main] = next(iter(scores.values())).new_zeros(run.trace.batch.size, size_of(main))
     return [(main, scores[main]), *((stream, found) for stream, found in scores.items() if stream != main)]
 
 
