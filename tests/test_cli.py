@@ -276,7 +276,8 @@ def test_methods_are_listed():
     assert all(row["name"] in printed and row["paper"] in printed for row in rows)
     assert {"at"} <= set(next(row for row in rows if row["name"] == "conservative-lrp")["options"])
     described = {"name", "class_specific", "conservative", "forwards", "backwards", "needs", "paper", "options"}
-    assert all(set(row) == described for row in rows)
+    assert all(set(row) == {*described, "shows", "beware"} for row in rows)
+    assert all(row["shows"].endswith(".") and row["beware"].endswith(".") for row in rows)
 
 
 def test_a_pipe_gets_one_line_a_method_and_a_terminal_what_fits(monkeypatch):
