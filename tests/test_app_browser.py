@@ -164,9 +164,7 @@ def visit(browser, server):
 def test_a_sentence_is_explained_and_pointed_at(visit):
     seen = visit()
     seen.page.fill("#whence-text textarea", "A superb and gripping film.")
-    start = time.perf_counter()
     seen.explain()
-    assert time.perf_counter() - start < 20
     assert "positive" in seen.text("whence-answer")
     words = seen.page.locator("#whence-shown .whence-w")
     assert words.all_inner_texts() == ["A", "superb", "and", "gripping", "film", "."]
