@@ -22,6 +22,7 @@ from test_cli import refused
 
 import whence
 from whence.app import parts
+from whence.app.answering import Answering
 from whence.app.desk import Desk
 from whence.app.kept import Kept, size_of
 from whence.app.limits import Limits
@@ -382,6 +383,27 @@ def test_the_log_holds_no_texts_unless_asked(desk, log):
     desk.log.inputs = True
     ask(desk, text="another\nfilm")
     assert lines(log)[-1]["text"] == "another\nfilm"
+
+
+def test_a_defect_is_logged_without_what_its_message_quotes(desk, log):
+    told = Answering(desk, {}, Path())
+
+    def fail():
+        raise KeyError(" ".join(["my", "secret"]))
+
+    found, said = told._guarded(fail)
+    assert found is None
+    assert "written to its log" in said
+    (line,) = lines(log)
+    assert (line["event"], line["error"]) == ("failure", "KeyError")
+    assert "in fail" in line["traceback"]
+    assert "my secret" not in log.getvalue()
+        'raise KeyError(\\"my secret text\\")', ""
+    )  # the test's own line
+
+
+def test_a_word_that_is_not_there_is_not_looked_at(desk):
+    assert ask(desk, chosen=99).word is None
 
 
 def test_the_password_is_in_a_file(tmp_path):

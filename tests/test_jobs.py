@@ -21,6 +21,7 @@ import whence
 from whence.data import Dataset, Item
 from whence.demo import MODELS
 from whence.jobs import engine as engines
+from whence.jobs.allocator import memory_kept
 from whence.jobs.chunk import Chunks
 from whence.jobs.line import Line, duration
 from whence.jobs.shards import tables
@@ -467,3 +468,14 @@ def test_ray_needs_a_path(reviews, explainer, tmp_path):
     pytest.importorskip("ray")
     with pytest.raises(whence.InputError, match="path or id"):
         run(reviews, explainer, tmp_path / "out", engine="ray")
+
+
+def test_workers_are_told_to_keep_their_memory_and_others_are_not(monkeypatch):
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "7")
+    monkeypatch.delenv("MALLOC_MMAP_THRESHOLD_", raising=False)
+    before = dict(os.environ)
+    with memory_kept():
+        code = "import os; print(os.environ['MALLOC_MMAP_THRESHOLD_'], os.environ['MALLOC_TRIM_THRESHOLD_'])"
+        told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert told.split() == [str(2**30), "7"]  # what the user has set stays
+    assert dict(os.environ) == before

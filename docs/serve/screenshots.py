@@ -96,7 +96,7 @@ STATES: dict[str, tuple[Callable[[Page], None], dict[str, int], str]] = {
 def shoot(browser: Browser, address: str) -> None:
     """A picture of each state."""
     for name, (reach, size, scheme) in STATES.items():
-        context = browser.new_context(viewport=size, color_scheme=scheme, device_scale_factor=1.5)  # type: ignore[arg-type]
+        context = browser.new_context(viewport=size, color_scheme=scheme, device_scale_factor=1.5)  # type: ignore[arg-type]  # a dict
         page = context.new_page()
         page.goto(f"{address}/?__theme={scheme}")
         page.wait_for_selector("#whence-explain")

@@ -171,8 +171,9 @@ class Answering:
             return do(), Markup("")
         except WhenceError as error:
             return None, parts.said(str(error), "note" if isinstance(error, CancelledError) else "problem")
-        except Exception:
-            self.desk.log("failure", traceback=traceback.format_exc())
+        except Exception as error:  # a defect: its place is logged, its message only with inputs, as it may quote them
+            where = "".join(traceback.format_tb(error.__traceback__))
+            self.desk.log("failure", str(error), error=type(error).__name__, traceback=where)
             return None, parts.said(FAILED, "problem")
 
     def _shown(self, outcome: Outcome, before: Mapping[str, float]) -> Update:

@@ -116,7 +116,7 @@ class Desk:
             found.append(self._by(visitor, question, served, method, work))
             said(found[-1])
         outcome = Classified(question, found)
-        if question.chosen >= 0:
+        if 0 <= question.chosen < len(outcome.words):
             work.begin("one word")
             outcome.word = self._of_word(visitor, question, served, outcome, work)
         return outcome
