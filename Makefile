@@ -30,7 +30,7 @@ test: lint types
 test-slow: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) -m slow
 
-# docs/performance.md from measurements in build/bench; goes on where it stopped
+# docs/performance.md from measurements in benchmarks/measured; goes on where it stopped
 bench: $(READY)
 	@echo "Measuring cost for docs/performance.md (hours on two cores, which should have nothing else to do)"
 	@HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error $(BIN)/python -W ignore -m benchmarks

@@ -1,6 +1,6 @@
 """``python -m benchmarks [--only costs scaling length] [--repeats 7] [--report]``: measure, then write the page.
 
-What was measured stays in ``build/bench`` and is not measured again; remove a file there to begin anew. With
+What was measured stays in ``benchmarks/measured`` and is not measured again; remove a file there to begin anew. With
 ``--report`` nothing is measured. For the comparison with other libraries see ``python -m benchmarks.peers``.
 """
 

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-DIRECTORY = Path(__file__).parents[1] / "build" / "bench"
+DIRECTORY = Path(__file__).parent / "measured"
 
 
 class Kept:

@@ -1,4 +1,4 @@
-"""Compare Whence with other libraries, and write ``build/bench/peers.json``.
+"""Compare Whence with other libraries, and write ``benchmarks/measured/peers.json``.
 
 Model, input and target are the same for both; times are multiples of one plain forward + backward to the input, run
 before and after each. Peers that cannot be installed together are run one environment after the other (``--only``);

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
-FILE = Path(__file__).parents[2] / "build" / "bench" / "peers.json"
+FILE = Path(__file__).parents[1] / "measured" / "peers.json"
 LIMIT = 1e-4  # of the largest score: what float32 may make of the same method
 HEAD = [
     "peer", "model", "its method", "Whence", "largest difference", "rank correlation",
