@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 
 import pytest
 import tiny
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import whence
+from whence.node import Node
 
 
 def snapshot(model: nn.Module) -> dict:
@@ -125,3 +127,39 @@ def test_threads_do_not_disturb_each_other(same_model):
         assert all(torch.equal(s, want[i]) for s in got[i])
     assert all(torch.equal(s, plain) and s.requires_grad for s in got[2])
     assert len(got[2]) == 20
+
+
+@pytest.mark.parametrize("method", sorted(set(tiny.METHODS) | {"integrated-gradients", "bi-attention"}))
+def test_nothing_keeps_itself_alive(method):
+    """What an explanation was made from goes when it is made, without a search for cycles."""
+    text = method != "dave"
+    model = tiny.bert() if text else tiny.vit()
+    inputs = {"input_ids": tiny.ids(2)} if text else {"pixel_values": tiny.pixels(2)}
+    whence.explain(model, inputs, method)  # what the first call sets up
+    gc.collect()
+    gc.disable()
+    try:
+        explanation = whence.explain(model, inputs, method, target=whence.every([0, 1]))
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        left = [type(found).__name__ for found in gc.garbage if isinstance(found, Tensor | Node)]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert len(explanation) == 2
+    assert not left
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_the_collector_is_as_it_was(on):
+    before = gc.isenabled()
+    try:
+        (gc.enable if on else gc.disable)()
+        whence.explain(tiny.bert(), {"input_ids": tiny.ids(1)})
+        assert gc.isenabled() == on
+        with pytest.raises(whence.WhenceError):
+            whence.explain(tiny.bert(), {"input_ids": tiny.ids(1)}, target=99)
+        assert gc.isenabled() == on
+    finally:
+        (gc.enable if before else gc.disable)()

@@ -59,6 +59,9 @@ CREATING = {
     "empty_like", "rand_like", "randn_like",
 }  # fmt: skip
 EXPANDING = {"expand", "expand_as", "broadcast_to", "repeat", "tile"}
+CONVOLVING = {
+    "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolution",
+}  # fmt: skip
 
 
 def fresh(size: int) -> Dim:
@@ -215,62 +218,104 @@ def follow(
         shapes: the shapes of the outputs.
         batch: the batch axis.
     """
-    axes, shape = known[0]
     out = shapes[0]
-    rest = args[1:]
-    found: Axes | None = None
     if name in CREATING:  # a tensor of the same shape is not made of the same tokens
         return [guess(s, (), batch) for s in shapes]
-    if name in PERMUTING:
-        found = tuple(axes[i] for i in _distinct(func, len(axes), rest, kwargs))
-    elif name in RESHAPING:
-        found = reshape(axes, out)
-    elif name == "getitem":
-        found = _getitem(axes, shape, args[1], batch)
-    elif name in ("matmul", "mm", "bmm"):
-        found = _matmul(out, known)
-    elif name == "addmm":
-        found = _matmul(out, known[1:])
-    elif name == "einsum":
-        found = einsum.follow(args[0], known)
-    elif name in ("linear", "embedding"):
-        found = (*(axes[: len(out) - 1]), fresh(out[-1]))
-    elif name == "scaled_dot_product_attention":
-        found = (*axes[:-1], known[2][0][-1])
-    elif name.startswith("conv"):
-        kept = [dim if n == m else fresh(n) for dim, n, m in zip(axes[2:], out[2:], shape[2:], strict=True)]
-        found = (axes[0], fresh(out[1]), *kept)
-    elif name in REDUCING and len(out) < len(shape):
-        kept_dims = _distinct(func, len(axes), rest, kwargs) if out else []
-        found = tuple(axes[i] for i in kept_dims)
-    elif name == "select":
-        dim = _argument(args, kwargs, 1, "dim", 0)
-        found = tuple(a for i, a in enumerate(axes) if i != dim % len(axes))
-    elif name in ("narrow",):
-        dim = _argument(args, kwargs, 1, "dim", 0) % len(axes)
-        start = int(_argument(args, kwargs, 2, "start", 0))
-        found = tuple(cut(a, start, out[i], shape[i]) if i == dim else a for i, a in enumerate(axes))
-    elif name in SPLITTING:
-        return _split(name, axes, shape, shapes, args, kwargs)
-    elif name in ("cat", "concat", "concatenate"):
-        found = _cat(out, known, _argument(args, kwargs, 1, "dim", 0))
-    elif name in ("view_as_complex", "view_as_real"):
-        found = axes[:-1] if name == "view_as_complex" else (*axes, fresh(2))
-    elif name == "stack":
-        dim = _argument(args, kwargs, 1, "dim", 0) % len(out)
-        inner = broadcast([n for i, n in enumerate(out) if i != dim], known)
-        found = (*inner[:dim], fresh(out[dim]), *inner[dim:])
-    elif name == "repeat_interleave" and len(out) == len(shape):
-        found = tuple(a if n == m else (*a, Axis(n // m)) for a, n, m in zip(axes, out, shape, strict=True))
-    elif name in EXPANDING or _fits(out, known):
-        found = broadcast(out, known)
-        same = len(axes) < len(out) or not axes[0] if out else False
-        if name in EXPANDING and same and out[0] == batch.size and not any(batch in dim for dim in found):
-            found = ((batch,), *found[1:])  # one for every sample, of what was the same for all
+    if name in SPLITTING:
+        return _split(name, *known[0], shapes, args, kwargs)
+    found = _FOLLOWED.get(name, _elementwise)(Step(name, func, args, kwargs, known, out, batch))
     if found is None or len(found) != len(out):
         return [guess(s, known, batch) for s in shapes]
-    found = tuple(dim if dim or n == 1 else fresh(n) for dim, n in zip(found, out, strict=True))  # from a constant
-    return [found, *(guess(s, [(found, out)], batch) for s in shapes[1:])]
+    if not all(found):
+        found = tuple(dim if dim or n == 1 else fresh(n) for dim, n in zip(found, out, strict=True))  # from a constant
+    return [found] if len(shapes) == 1 else [found, *(guess(s, [(found, out)], batch) for s in shapes[1:])]
+
+
+class Step(NamedTuple):
+    """One operation: as in :func:`follow`, with the shape of its first output."""
+
+    name: str
+    func: Callable[..., Any]
+    args: Sequence[Any]
+    kwargs: dict[str, Any]
+    known: Sequence[Known]
+    out: Sequence[int]
+    batch: Axis
+
+    def argument(self, position: int, name: str, default: Any) -> Any:
+        """An argument by position or by name."""
+        return _argument(self.args, self.kwargs, position, name, default)
+
+
+def _elementwise(step: Step) -> Axes | None:
+    (axes, shape), out, batch = step.known[0], step.out, step.batch
+    if step.name in REDUCING and len(out) < len(shape):
+        kept = _distinct(step.func, len(axes), step.args[1:], step.kwargs) if out else ()
+        return tuple(axes[i] for i in kept)
+    if shape == out and all(axes) and step.name not in EXPANDING:
+        return axes
+    if step.name not in EXPANDING and not _fits(out, step.known):
+        return None
+    found = broadcast(out, step.known)
+    same = len(axes) < len(out) or not axes[0] if out else False
+    if step.name in EXPANDING and same and out[0] == batch.size and not any(batch in dim for dim in found):
+        found = ((batch,), *found[1:])  # one for every sample, of what was the same for all
+    return found
+
+
+def _permuted(step: Step) -> Axes:
+    axes = step.known[0][0]
+    return tuple(axes[i] for i in _distinct(step.func, len(axes), step.args[1:], step.kwargs))
+
+
+def _linear(step: Step) -> Axes:
+    return (*(step.known[0][0][: len(step.out) - 1]), fresh(step.out[-1]))
+
+
+def _convolved(step: Step) -> Axes:
+    (axes, shape), out = step.known[0], step.out
+    kept = [dim if n == m else fresh(n) for dim, n, m in zip(axes[2:], out[2:], shape[2:], strict=True)]
+    return (axes[0], fresh(out[1]), *kept)
+
+
+def _selected(step: Step) -> Axes:
+    axes, dim = step.known[0][0], step.argument(1, "dim", 0)
+    return tuple(a for i, a in enumerate(axes) if i != dim % len(axes))
+
+
+def _narrowed(step: Step) -> Axes:
+    axes, shape = step.known[0]
+    dim, start = step.argument(1, "dim", 0) % len(axes), int(step.argument(2, "start", 0))
+    return tuple(cut(a, start, step.out[i], shape[i]) if i == dim else a for i, a in enumerate(axes))
+
+
+def _stacked(step: Step) -> Axes:
+    dim, out = step.argument(1, "dim", 0) % len(step.out), step.out
+    inner = broadcast([n for i, n in enumerate(out) if i != dim], step.known)
+    return (*inner[:dim], fresh(out[dim]), *inner[dim:])
+
+
+def _repeated(step: Step) -> Axes | None:
+    (axes, shape), out = step.known[0], step.out
+    if len(out) != len(shape):
+        return _elementwise(step)
+    return tuple(a if n == m else (*a, Axis(n // m)) for a, n, m in zip(axes, out, shape, strict=True))
+
+
+def _cat(step: Step) -> Axes:
+    out, dim = step.out, step.argument(1, "dim", 0) % len(step.out)
+    known = [(axes, shape) for axes, shape in step.known if len(shape) == len(out)]
+    parts = [Part(axes[dim] or None, 0, shape[dim]) for axes, shape in known if shape[dim]]
+    rest = broadcast(out, known)
+    if len(parts) == 1:  # beside something empty (a cache not yet filled)
+        return rest
+    whole = _rejoined(parts)
+    if whole is None:
+        made = Axis(out[dim], tuple(parts))
+        atom = next((p.source[0] for p in parts if p.source), made)
+        whole = (next((old for old in atom.joined if old.parts == made.parts), made),)  # the same tokens, joined again
+        atom.joined += whole
+    return (*rest[:dim], whole, *rest[dim + 1 :])
 
 
 def _fits(shape: Sequence[int], known: Sequence[Known]) -> bool:
@@ -301,22 +346,6 @@ def _split(
     return out
 
 
-def _cat(out: Sequence[int], known: Sequence[Known], dim: int) -> Axes:
-    dim %= len(out)
-    known = [(axes, shape) for axes, shape in known if len(shape) == len(out)]
-    parts = [Part(axes[dim] or None, 0, shape[dim]) for axes, shape in known if shape[dim]]
-    rest = broadcast(out, known)
-    if len(parts) == 1:  # beside something empty (a cache not yet filled)
-        return rest
-    whole = _rejoined(parts)
-    if whole is None:
-        made = Axis(out[dim], tuple(parts))
-        atom = next((p.source[0] for p in parts if p.source), made)
-        whole = (next((old for old in atom.joined if old.parts == made.parts), made),)  # the same tokens, joined again
-        atom.joined += whole
-    return (*rest[:dim], whole, *rest[dim + 1 :])
-
-
 def _rejoined(parts: Sequence[Part]) -> Dim | None:
     """The dimension that was cut, if its stretches lie side by side again (a rotation of patches, [CLS] left out)."""
     cuts = [p.source[0].parts[0] if p.source and len(p.source[0].parts) == 1 else None for p in parts]
@@ -331,4 +360,22 @@ def _rejoined(parts: Sequence[Part]) -> Dim | None:
     return source if source and at == size_of(source) else None
 
 
-# -- by sample, by token ------------------------------------------------------------------------------------------
+#: where axes go in each operation; in others they stay where they are, and are broadcast
+_FOLLOWED: dict[str, Callable[[Step], Axes | None]] = {
+    **dict.fromkeys(PERMUTING, _permuted),
+    **dict.fromkeys(RESHAPING, lambda step: reshape(step.known[0][0], step.out)),
+    "getitem": lambda step: _getitem(*step.known[0], step.args[1], step.batch),
+    **dict.fromkeys(("matmul", "mm", "bmm"), lambda step: _matmul(step.out, step.known)),
+    "addmm": lambda step: _matmul(step.out, step.known[1:]),
+    "einsum": lambda step: einsum.follow(step.args[0], step.known),
+    **dict.fromkeys(("linear", "embedding"), _linear),
+    "scaled_dot_product_attention": lambda step: (*step.known[0][0][:-1], step.known[2][0][-1]),
+    **dict.fromkeys(CONVOLVING, _convolved),
+    "select": _selected,
+    "narrow": _narrowed,
+    "cat": _cat,
+    "view_as_complex": lambda step: step.known[0][0][:-1],
+    "view_as_real": lambda step: (*step.known[0][0], fresh(2)),
+    "stack": _stacked,
+    "repeat_interleave": _repeated,
+}

@@ -21,7 +21,7 @@ from .errors import ModelError
 from .layout import arrange, per_sample, per_token, precise, unmerge
 from .ledger import constant_of
 from .node import Node, node_of
-from .propagate import alias
+from .rows import alias
 from .run import Run
 
 KINDS = ("linear", "convolution", "norm", "shift-by-constant", "shift")  # of operations that may add a constant

@@ -22,13 +22,17 @@ def as_it_is(tensor: Tensor) -> Callable[[], Tensor]:
     return lambda: tensor
 
 
+_PLAIN = (int, float, str, type(None), torch.dtype, slice)  # what holds no tensor, in most calls
+_LISTS = (tuple, list)
+
+
 def tensors_in(*values: Any) -> list[Tensor]:
     """Every tensor in nested lists, tuples and dicts, in order."""
     out: list[Tensor] = []
     for value in values:
         if isinstance(value, Tensor):
             out.append(value)
-        elif isinstance(value, tuple | list):
+        elif isinstance(value, _LISTS):
             out += tensors_in(*value)
         elif isinstance(value, dict):
             out += tensors_in(*value.values())
@@ -39,9 +43,9 @@ def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """The same nested structure with every tensor changed."""
     if isinstance(value, Tensor):
         return change(value)
-    if value is None or isinstance(value, int | float | str):
+    if isinstance(value, _PLAIN):
         return value
-    if isinstance(value, tuple | list):
+    if isinstance(value, _LISTS):
         out = [map_tensors(v, change) for v in value]
         return type(value)(*out) if hasattr(value, "_fields") else type(value)(out)
     if isinstance(value, dict):

@@ -17,6 +17,7 @@ from .axes import size_of
 from .boundary import Written
 from .call import as_it_is
 from .checkpoints import Checkpoints, held
+from .collector import uncollected
 from .diagnosis import first_bad_value
 from .errors import AGAIN, InputError, MethodError, ModelError, NumericalError, SamplesMixedError, WhenceWarning
 from .explanation import Explanation, Explanations
@@ -216,7 +217,7 @@ def _forward(
         watched = rulebook.books and rulebook.phase is None and not rulebook.maps
         trace.hold = held if saved else as_it_is
         trace.ledger = Ledger(trace.batch, trace.hold) if watched else None
-        with trace:
+        with uncollected(), trace:
             placed = [trace.input(str(i), a) if isinstance(a, Tensor) else a for i, a in enumerate(args)]
             named = {k: trace.input(k, v) if isinstance(v, Tensor) else v for k, v in kwargs.items()}
             return trace, model._call_impl(*placed, **named)  # as model(...), but not compiled
@@ -249,8 +250,8 @@ def _forward(
         return run
 
     runs = [run_to(start, target) for start, target in zip(starts, targets, strict=True)]
-    for run in runs:
-        run.siblings = runs
+    for i, run in enumerate(runs):
+        run.followers = runs[i + 1 :]
     return runs
 
 

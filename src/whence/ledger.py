@@ -9,6 +9,7 @@ down each such loss (or gain) with its place, so that the books balance::
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -31,7 +32,10 @@ PRODUCTS = {"matmul", "mix"}
 FINITE = {"linear", "convolution", "norm", "gated", "attention", "matmul", "mix"}
 
 
-#: keeps a tensor until the backward asks for it
+#: what may join constants to what depends on the input
+JOINING = {"cat", "stack", "where"}
+#: functions of one tensor that are one step of a backward, which can be looked at from both sides
+SINGLE = {"layer_norm", "gelu", "silu", "relu", "tanh", "sigmoid"}
 
 
 @dataclass
@@ -73,10 +77,14 @@ class Ledger:
 
         Returns a function to call with the operation's output, or ``None`` if nothing can be lost there.
         """
+        if rule is None and call.kind == "structural" and call.name not in JOINING:
+            return None
         constant = constant_of(call)
         exact = getattr(rule, "conserves", rule is None and call.kind in EXACT and call.name != "batch_norm")
         if constant is None and exact:
             return None
+        if not exact and rule is None and call.name in SINGLE and not call.inplace and len(call.traced) == 1:
+            return functools.partial(self._across, call, constant)
         watched: list[tuple[Tensor, float]] = []
         short = None if exact or rule is not None or constant is not None else _enough(call)
         if not exact:
@@ -102,6 +110,31 @@ class Ledger:
 
         return done
 
+    def _across(self, call: Call, constant: Tensor | None, out: Tensor) -> None:
+        """Measure a single step of the backward: what arrived, less what left and what a constant took."""
+        node, name, axes = node_of(out), _name(call), node_of(call.traced[0]).axes
+        node.kept = node_of(call.traced[0]).kept = True  # what is measured are the values that they have now
+        value, given = self._hold(out.detach()), self._hold(call.traced[0].detach())
+
+        def hook(left: tuple[Tensor, ...], arrived: tuple[Tensor | None, ...]) -> None:
+            gradient, finite = arrived[0], node.kind in FINITE
+            if gradient is None:
+                return
+            amount = self._inner(gradient, value(), node.axes, finite) - self._inner(left[0], given(), axes, finite)
+            if constant is not None:
+                taken = self._inner(gradient, constant, node.axes, finite)
+                self.absorb(node.seq, "bias", name, taken)
+                amount = amount - taken
+            self.absorb(node.seq, node.kind, name, amount)
+
+        step: Any = out.grad_fn
+        step.register_hook(hook)
+
+    def _inner(self, gradient: Tensor, factor: Tensor, axes: Axes, finite: bool) -> Tensor:
+        """Per-sample inner product ``[batch]``; an infinity under a zero gradient counts as nothing."""
+        met = factor if finite else torch.where(gradient == 0, 0.0, factor.to(gradient.dtype))
+        return _inner(gradient, met, axes, self.batch)
+
     def _measure(
         self, tensor: Tensor, held: Callable[[], Tensor], kinds: dict[str, float], node: Node, name: str
     ) -> None:
@@ -109,11 +142,9 @@ class Ledger:
         axes, finite = node_of(tensor).axes, node.kind in FINITE
 
         def hook(gradient: Tensor) -> None:
-            factor = held()
-            met = factor if finite else torch.where(gradient == 0, 0.0, factor.to(gradient.dtype))
-            amount = _inner(gradient, met, axes, self.batch)
+            amount = self._inner(gradient, held(), axes, finite)
             for kind, sign in kinds.items():
-                self.absorb(node.seq, kind, name, sign * amount)
+                self.absorb(node.seq, kind, name, amount if sign == 1 else sign * amount)
 
         if node_of(tensor) is node:
             _with_gradient_of_output(tensor, hook)
@@ -272,7 +303,7 @@ def constant_of(call: Call) -> Tensor | None:
         value = other if isinstance(other, Tensor) else torch.as_tensor(other, dtype=call.traced[0].dtype)
         scale = call.kwargs.get("alpha", 1) * (-1 if call.name == "sub" and other is call.args[1] else 1)
         return torch.mul(value.detach(), scale)
-    if call.name in ("cat", "stack", "where") and any(
+    if call.name in JOINING and any(
         t.is_floating_point() and t.numel() and not t.requires_grad for t in call.tensors
     ):  # tokens of the model's own beside those of the input
         traced = {id(t) for t in call.traced}
@@ -317,7 +348,7 @@ def _inner(gradient: Tensor, factor: Tensor, axes: Axes, batch: Axis) -> Tensor:
     gradient = precise(gradient)
     factor = factor.to(gradient.dtype)
     if factor.dim() == 1 and factor.shape[0] == gradient.shape[-1] and gradient.dim() > 1:
-        return per_sample(gradient @ factor, axes[:-1], batch)
+        return per_sample(torch.matmul(gradient, factor), axes[:-1], batch)
     if factor.shape == gradient.shape and axes and axes[0] == (batch,):
         order = sorted(range(1, gradient.dim()), key=lambda d: -gradient.stride()[d])  # as it lies in memory
         flat = [t.permute(0, *order).reshape(batch.size, 1, -1) for t in (gradient, factor)]

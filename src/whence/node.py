@@ -25,7 +25,6 @@ class Node:
         live: those of them that still receive gradient or relevance through it.
         axes: its dimensions.
         batch: the batch axis of the trace it belongs to.
-        root: the tensor of which it is an elementwise function.
         linear: whether it is a constant multiple of its root.
         activated: whether an activation lies between its root and it.
         statistic: whether it is a statistic (mean, deviation, norm) of a tensor.
@@ -42,54 +41,39 @@ class Node:
         projection: whether it is made by a linear layer of an attention: of queries, keys, values or what was read.
     """
 
-    __slots__ = (
-        "activated",
-        "axes",
-        "batch",
-        "hidden",
-        "inside",
-        "kept",
-        "kind",
-        "learned",
-        "linear",
-        "linear_uses",
-        "live",
-        "made_of",
-        "mixed",
-        "moved",
-        "other_uses",
-        "parents",
-        "projection",
-        "residual",
-        "root",
-        "seq",
-        "softmax",
-        "statistic",
-    )  # fmt: skip
+    live: tuple[Node, ...]
+    linear = True
+    activated = False
+    statistic = False
+    softmax: Dim | None = None
+    linear_uses = 0
+    other_uses = 0
+    kept = False
+    moved = False
+    residual = False
+    mixed = False
+    learned = False
+    made_of: frozenset[int] = frozenset()
+    hidden = False
+    inside: int | None = None
+    projection = False
 
     def __init__(self, seq: int, kind: str, parents: tuple[Node, ...], axes: Axes, batch: Axis) -> None:
         self.seq = seq
         self.kind = kind
-        self.parents = parents
-        self.live = parents
+        self.parents = self.live = parents
         self.axes = axes
         self.batch = batch
-        self.root: Node = self
-        self.linear = True
-        self.activated = False
-        self.statistic = False
-        self.softmax: Dim | None = None
-        self.linear_uses = 0
-        self.other_uses = 0
-        self.kept = False
-        self.moved = False
-        self.residual = False
-        self.mixed = False
-        self.learned = False
-        self.made_of: frozenset[int] = frozenset()
-        self.hidden = False
-        self.inside: int | None = None
-        self.projection = False
+        self._root: Node | None = None  # another than itself: no node is to keep itself alive
+
+    @property
+    def root(self) -> Node:
+        """The tensor of which it is an elementwise function; where there is none, itself."""
+        return self if self._root is None else self._root
+
+    @root.setter
+    def root(self, node: Node) -> None:
+        self._root = node
 
     def between(self, ancestor: Node) -> list[Node] | None:
         """This node and those between it and an ancestor; ``None`` if it is no ancestor."""

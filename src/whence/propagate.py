@@ -17,6 +17,7 @@ from .call import Call
 from .errors import ModelError
 from .layout import per_sample, spread
 from .node import Node, node_of
+from .rows import alias, where_needed
 
 
 class Books(Protocol):
@@ -129,31 +130,6 @@ def linear_parts(call: Call) -> LinearParts:
         other = call.tensors[1 if first else 0]
         return other, None, lambda a, w, b=None: func(*lead, *((a, w) if first else (w, a)))
     return None, None, None
-
-
-def where_needed(apply: Callable[..., Tensor], first: Tensor, *others: Tensor) -> Tensor:
-    """A function of rows, left out where the rows ``[..., features]`` of the first argument are 0 and give 0.
-
-    Behind the last attention a classifier reads [CLS] alone: all other rows carry nothing. (Only on a CPU: to count
-    them would make a GPU wait.)
-    """
-    tensors = [t.reshape(-1, t.shape[-1]) for t in (first, *others)]
-    alive = tensors[0].any(-1) if first.device.type == "cpu" and len(tensors[0]) > 1 else None
-    if alive is None or 2 * int(alive.sum()) > len(alive):
-        return apply(first, *others)
-    found = apply(*(t[alive] for t in tensors))
-    out = found.new_zeros(len(alive), found.shape[-1])
-    out[alive] = found
-    return out.reshape(*first.shape[:-1], -1)
-
-
-def alias(tensor: Tensor) -> Tensor:
-    """A tensor on the same memory that torch takes for a tensor of its own, so that the model may write into it.
-
-    The trace gives it memory of its own before that happens.
-    """
-    storage = tensor.untyped_storage()
-    return tensor.new_empty(0).set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
 
 
 RelevanceRule = Callable[[Local, Tensor], tuple[Tensor, ...]]

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from .axes import Axes, Dim, size_of
 from .boundary import Boundary, Brought, Passage, Way, Written
 from .call import Rule
+from .collector import uncollected
 from .errors import InputError, ModelError, WhenceWarning
 from .heads import by_head, nodes_behind
 from .layout import per_token, precise
@@ -64,8 +65,10 @@ class Run:
         repeat: the same forward again, explaining the same, with other values in place of some tensors (by the ``seq``
             of their nodes).
         places: a grid, and ``[batch, patches]``: where each patch went, if the model puts them in its own order.
-        siblings: the runs to each target of the same forward, in their order.
-        brought: what a backward together with theirs brought.
+        followers: the runs to the targets after this one, of the same forward, in their order.
+        brought: what a backward together with theirs brought, and
+        readings: what was read in one; empty where it goes alone.
+        instead: weights to send back in place of the seed's: those of several targets at once.
     """
 
     def __init__(self, model: nn.Module, trace: Trace, seed: Seed, rulebook: Rulebook, mask: Tensor | None) -> None:
@@ -87,8 +90,10 @@ class Run:
         self.watched: list[Passage] = []
         self.repeat: Callable[[Mapping[int, Tensor]], Run] = _cannot_repeat
         self.places: tuple[tuple[int, int], Tensor] | None = None
-        self.siblings = [self]
+        self.followers: list[Run] = []
         self.brought: Brought | None = None
+        self.readings: tuple[Tensor, ...] | None = None
+        self.instead: Tensor | None = None
         self.ledger: Ledger | None = trace.ledger
         if rulebook.phase is not None and rulebook.books:
             self.ledger = Ledger(trace.batch)
@@ -181,7 +186,7 @@ class Run:
     @property
     def more(self) -> bool:
         """Whether the same forward will be read again, for another target."""
-        return self.siblings[-1] is not self
+        return bool(self.followers)
 
     def backward(self, tensors: Sequence[Tensor], relevance: bool = False, keep: bool = False) -> list[Tensor]:
         """Send the seed back and return what arrives at each tensor: gradients, or relevance.
@@ -211,11 +216,14 @@ class Run:
     def send(self, tensors: Sequence[Tensor], keep: bool, weights: Tensor | None = None) -> list[Tensor | None]:
         """Send the seed's weights (or others) back: what arrives at each tensor; boundaries keep what passes them."""
         start, own = self.seed.start
+        weights = self.instead if weights is None else weights
         sent = (own if weights is None else weights).to(start.dtype)
         hooks = [b.watch(self.way()) for b in self.passages()]
+        self.trace.skipping.looking = weights is None  # others are several at once
         ends: Any = [edge_of(t) for t in tensors]
         try:
-            return list(torch.autograd.grad(start, ends, sent, retain_graph=keep, allow_unused=True))
+            with uncollected():
+                return list(torch.autograd.grad(start, ends, sent, retain_graph=keep, allow_unused=True))
         except RuntimeError as error:
             if "inplace operation" not in str(error):
                 raise

@@ -7,7 +7,7 @@ ten at once save little. So targets go together as long as their rows are few.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -20,8 +20,53 @@ from .run import Run
 ROWS = 4096
 
 
+def together(run: Run) -> list[Run]:
+    """A run and those after it that go back together: they begin from the same output, and their rows are few."""
+    after = [other for other in (run, *run.followers) if other.seed.output is run.seed.output]
+    entry = run.boundaries[0].tensor if run.boundaries else run.seed.output
+    return after[: ROWS // max(1, entry.numel() // entry.shape[-1])]
+
+
+def at_once(run: Run, runs: Sequence[Run], read: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...] | None:
+    """What is read with each run's weights in the seed, ``[runs, ...]``; ``None`` where torch cannot do several."""
+    try:
+        with warnings.catch_warnings():  # of operations that it does one after the other all the same
+            warnings.filterwarnings("ignore", "There is a performance drop")
+            return tuple(torch.vmap(read)(torch.stack([other.seed.start[1] for other in runs])))
+    except RuntimeError:
+        return None
+    finally:
+        for b in run.passages():
+            b.relevance = None
+        if run.trace.ledger is not None:
+            run.trace.ledger.forget()
+
+
+def read_at_once(run: Run, read: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """What a method reads in one backward, together with what it will read for the targets that follow.
+
+    Args:
+        run: of which nothing is read but what ``read`` returns.
+        read: sends the seed back and returns what it found.
+    """
+    runs = together(run) if run.readings is None else []
+    if len(runs) > 1:
+
+        def one(weights: Tensor) -> tuple[Tensor, ...]:
+            run.instead = weights
+            try:
+                return read()
+            finally:
+                run.instead = None
+
+        several = at_once(run, runs, one)
+        for i, other in enumerate(runs):
+            other.readings = () if several is None else tuple(t[i] for t in several)
+    return run.readings or read()
+
+
 def bring(run: Run, tensors: Sequence[Tensor]) -> None:
-    """Do a run's backward together with those of its siblings that follow it; each keeps what it brought.
+    """Do a run's backward together with those of the runs that follow it; each keeps what it brought.
 
     A run of many rows, or of operations that torch does not know how to do many at once, is left to go alone.
 
@@ -29,9 +74,7 @@ def bring(run: Run, tensors: Sequence[Tensor]) -> None:
         run: of which nothing is read but what arrives at the tensors, passes its boundaries and is in its ledger.
         tensors: where it will be read.
     """
-    after = [other for other in run.siblings[run.siblings.index(run) :] if other.seed.output is run.seed.output]
-    entry = run.boundaries[0].tensor if run.boundaries else run.seed.output
-    runs = after[: ROWS // max(1, entry.numel() // entry.shape[-1])]
+    runs = together(run)
     if run.brought is not None or len(runs) < 2:
         return
     tensors = run.ends(tensors)
@@ -46,16 +89,7 @@ def bring(run: Run, tensors: Sequence[Tensor]) -> None:
         absent = [value is None for value in values]
         return tuple(value for value in values if value is not None)
 
-    try:
-        with warnings.catch_warnings():  # of operations that it does one after the other all the same
-            warnings.filterwarnings("ignore", "There is a performance drop")
-            several = torch.vmap(one)(torch.stack([other.seed.start[1] for other in runs]))
-    except RuntimeError:
-        several = None
-    if ledger is not None:
-        ledger.forget()
-    for b in run.passages():
-        b.relevance = None
+    several = at_once(run, runs, one)
     if several is None:
         for other in runs:
             other.brought = Brought()  # nothing: it goes alone

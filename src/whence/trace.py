@@ -31,6 +31,7 @@ from .kinds import inherit, kind_of
 from .learned import asked, origins, remember
 from .node import Node, Source, attach, behind, distant, edge_of, node_of, past
 from .residuals import Residuals
+from .rows import Skipping
 
 if TYPE_CHECKING:
     from .ledger import Ledger
@@ -88,6 +89,7 @@ class Trace(TorchFunctionMode):
         self._mixers: dict[int, int] = {}  # seq of the node that an attention wrote -> its index
         self._early: list[Tensor] | None = []  # tensors made before the first attention
         self._seq = 0
+        self.skipping = Skipping()
         self._constants: dict[int, Tensor] = {}
         self._inputs: dict[int, str] = {}
 
@@ -135,20 +137,22 @@ class Trace(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         op = ops.operation(func)
-        if op.name in ops.PASSIVE:
+        if op.name in ops.PASSIVE or (op.name in ops.IDENTITY and not kwargs.get("training", True)):
             return func(*args, **kwargs)
         if kwargs.get("inplace"):  # F.relu(x, inplace=True)
             op = op._replace(inplace=True)
         tensors = tensors_in(*args, *kwargs.values())
-        if any(type(t) is not Tensor and isinstance(t, torch.nn.Parameter) for t in tensors):
-            args, kwargs = map_tensors((args, kwargs), self._constant)
+        if [t for t in tensors if type(t) is not Tensor and isinstance(t, torch.nn.Parameter)]:
+            args, kwargs = map_tensors(args, self._constant), map_tensors(kwargs, self._constant)
             tensors = tensors_in(*args, *kwargs.values())
-        if self.rules and any(hasattr(t, "_whence_seen") for t in tensors):
+        if self.rules and [t for t in tensors if hasattr(t, "_whence_seen")]:
             args, kwargs = map_tensors((args, kwargs), opened)
             tensors = tensors_in(*args, *kwargs.values())
-        traced = list({id(t): t for t in tensors if t.requires_grad}.values())
+        traced = [t for t in tensors if t.requires_grad]
+        if len(traced) > 1:
+            traced = list({id(t): t for t in traced}.values())
         nodes = [self._known(t) for t in tensors]
-        if not traced and all(n is None for n in nodes):
+        if not traced and nodes.count(None) == len(nodes):
             return remember(func(*args, **kwargs), op.name, tensors)
         if op.name in ops.PARTICULAR:
             func = ops.laid_out(func)
@@ -220,16 +224,16 @@ class Trace(TorchFunctionMode):
             call.args[0].data = call.args[0].detach().clone()  # who needs the old value keeps the old memory
             call.nodes[0].moved = True
         before = self._keep(call) if call.inplace and call.args[0].requires_grad else None
-        target, apart = next(iter(call.args), None), self._apart(call, rule)
+        target, apart = next(iter(call.args), None), call.inplace and self._apart(call, rule)
         watched = self.ledger.watch(call, rule) if self.ledger is not None and call.traced else None
-        result = made = call.run() if rule is None else rule(call)
+        result = made = self._plain(call) if rule is None else rule(call)
         if apart and isinstance(target, Tensor):
             result, call.args = target.copy_(made), (target, *call.args[1:])
         if rule is not None and call.name == "getitem" and ops.is_stretch(call.args[1]):
             setattr(result, "_whence_part_of", call.args[:2])  # noqa: B010  # a rule's result is no view of what it was taken from
-        handed_on = not call.inplace and any(result is t for t in call.tensors)  # by dropout: nothing new is made
-        if isinstance(result, Tensor) and self._has(self._seq + 1, result) and not handed_on:
-            result = self._substitute(call, self.replaced.pop(self._seq + 1))
+        if self.replaced and isinstance(result, Tensor) and self._has(self._seq + 1, result):
+            handed_on = not call.inplace and any(result is t for t in call.tensors)  # nothing new is made
+            result = result if handed_on else self._substitute(call, self.replaced.pop(self._seq + 1))
         if before is not None:
             call.tensors = [before, *call.tensors[1:]]
         outputs = self._note(call, rule, result)
@@ -248,6 +252,11 @@ class Trace(TorchFunctionMode):
                 whole, index = result._whence_part_of
                 whole[index] = result
         return result
+
+    def _plain(self, call: Call) -> Any:
+        """An operation without a rule: as it is."""
+        made = self.skipping.run(call) if call.kind == "linear" and call.traced and not call.inplace else None
+        return call.run() if made is None else made
 
     def _keep(self, call: Call) -> Tensor | None:
         """What records hold of a tensor that is about to be overwritten is its value before that."""
@@ -277,7 +286,7 @@ class Trace(TorchFunctionMode):
             Whether that was done: the target is then to take the value and the history of the result.
         """
         watched = self.ledger is not None and bool(call.traced) and call.kind not in EXACT
-        if not call.inplace or (rule is None and not watched) or not call.apart():
+        if (rule is None and not watched) or not call.apart():
             return False
         target: Tensor = call.args[0]
         if target.requires_grad:
@@ -308,8 +317,8 @@ class Trace(TorchFunctionMode):
             outputs = [t for t in outputs if id(t) not in given]
         if not outputs:
             return []
-        parents = tuple(n for n in call.nodes if n is not None)
-        live = tuple(node_of(t) for t in call.traced if id(t) not in call.blocked)
+        parents = tuple([n for n in call.nodes if n is not None])
+        live = tuple([node_of(t) for t in call.traced if id(t) not in call.blocked])
         for tensor, dims in zip(outputs, self._follow(call, outputs), strict=True):
             node = self._node(call.kind, parents, dims)
             node.live = live if tensor.requires_grad else ()
@@ -387,7 +396,7 @@ class Trace(TorchFunctionMode):
 
     def _check(self, call: Call) -> None:
         """Refuse a model's own gradient checkpointing: its recomputation would run without the rules."""
-        reentrant = any(t._whence_maker == CHECKPOINT for t in call.traced)  # type: ignore[attr-defined]  # by attach
+        reentrant = [t for t in call.traced if t._whence_maker == CHECKPOINT]  # type: ignore[attr-defined]  # by attach
         if reentrant or (call.traced and _saved_tensor_hooks() != self._hooks):
             raise ModelError(
                 "The model runs part of itself under gradient checkpointing (or other saved-tensor hooks), which "

@@ -28,6 +28,7 @@ and its map is made again in the backward: one layer's maps are in memory at a t
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -49,6 +50,7 @@ from ..rollup import (
     stacked,
 )  # fmt: skip
 from ..run import Run
+from ..together import read_at_once
 from . import Reading, method
 from .attention import AttentionLevel
 
@@ -93,6 +95,12 @@ class GenericAttention(AttentionLevel):
 
     def _rolled_up(self, run: Run) -> Reading:
         """Of one stream: the explained rows walk down the layers as the backward does."""
+        scores, *found = read_at_once(run, functools.partial(self._walked, run))
+        layers = len(run.trace.attentions)
+        return Reading(scores, heads=stacked(found[:layers]), pairs=stacked(found[layers:]))
+
+    def _walked(self, run: Run) -> tuple[Tensor, ...]:
+        """``[batch, keys]``, then for each layer the mass of its heads, ``[batch, heads]``, and its pairs, if asked."""
         records = run.trace.attentions
         last, used = len(records) - 1, range(len(records))[self.start_layer :]
         shares = [record.zeros(record.shape[0]) for record in records]
@@ -116,7 +124,7 @@ class GenericAttention(AttentionLevel):
 
         walk(run, visit)
         scores = column_sums(rows, run.mask) if self.rows == "all" else rows[:, 0]
-        return Reading(scores, heads=stacked(shares), pairs=stacked(pairs))
+        return scores, *shares, *pairs
 
     def _streams(self, run: Run) -> Reading:
         """Of several streams: every attention's map first, then the states of all tokens."""

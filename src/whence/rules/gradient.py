@@ -17,7 +17,8 @@ from ..call import Call, Rule
 from ..fused import Shown
 from ..layout import precise
 from ..node import node_of
-from ..propagate import LinearParts, alias, linear_parts
+from ..propagate import LinearParts, linear_parts
+from ..rows import alias
 from .linear import pull
 
 

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from ..call import Call, Rule
 from ..node import Node, node_of
-from ..propagate import Bypass, Local, Phase, Propagate, RelevanceRule, where_needed
+from ..propagate import Bypass, Local, Phase, Propagate, RelevanceRule
+from ..rows import where_needed
 from ..run import Rulebook
 from .linear import EPS, Layer, absolute, epsilon, safe_divide, safe_divide_, z_plus
 

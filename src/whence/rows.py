@@ -1,0 +1,84 @@
+"""Rows that carry nothing are left out of a backward.
+
+Behind the last attention a classifier reads [CLS] alone, a language model its last token: of all other rows, what comes
+back is 0, and so is what a linear layer makes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .call import Call
+
+
+def few(tensor: Tensor) -> Tensor | None:
+    """``[rows]``: which rows of ``[..., features]`` carry something, if less than half do; ``None`` otherwise.
+
+    Only on a CPU: to count them would make a GPU wait.
+    """
+    if tensor.device.type != "cpu" or tensor.dim() < 2 or tensor.numel() == tensor.shape[-1]:
+        return None
+    alive = tensor.reshape(-1, tensor.shape[-1]).any(-1)
+    return alive if 2 * int(alive.sum()) <= len(alive) else None
+
+
+def where_needed(apply: Callable[..., Tensor], first: Tensor, *others: Tensor) -> Tensor:
+    """A function of rows, left out where the rows ``[..., features]`` of the first argument are 0 and give 0."""
+    return among(few(first), apply, first, *others)
+
+
+def among(alive: Tensor | None, apply: Callable[..., Tensor], first: Tensor, *others: Tensor) -> Tensor:
+    """A function of rows, applied to those that are alive (``None``: all); 0 elsewhere."""
+    if alive is None:
+        return apply(first, *others)
+    found = apply(*(t.reshape(-1, t.shape[-1])[alive] for t in (first, *others)))
+    out = found.new_zeros(len(alive), found.shape[-1])
+    out[alive] = found
+    return out.reshape(*first.shape[:-1], -1)
+
+
+def alias(tensor: Tensor) -> Tensor:
+    """A tensor on the same memory that torch takes for a tensor of its own, so that the model may write into it.
+
+    The trace gives it memory of its own before that happens.
+    """
+    source: Any = tensor  # of the types that it takes, torch names storages alone
+    return tensor.new_empty(0).set_(source)
+
+
+class Skipping:
+    """The linear layers of one trace, whose backwards look for rows to leave out until all tokens carry something.
+
+    Attributes:
+        looking: whether they still do. A backward of several targets at once cannot.
+    """
+
+    def __init__(self) -> None:
+        self.looking = True
+
+    def run(self, call: Call) -> Tensor | None:
+        """A linear layer with constant weights; ``None`` if the operation is no such thing."""
+        weight = call.argument(1, "weight")
+        if call.name != "linear" or len(call.traced) != 1 or weight.requires_grad or weight.dim() != 2:
+            return None
+        out: Tensor = _Linear.apply(self, call.traced[0], weight, call.argument(2, "bias"))
+        return out
+
+
+class _Linear(torch.autograd.Function):
+    """``y = x W^T + b``, whose backward leaves out rows that carry nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, skipping: Skipping, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.skipping, ctx.weight = skipping, weight
+        return alias(torch.nn.functional.linear(x, weight, bias))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        weight, alive = ctx.weight, few(grads[0]) if ctx.skipping.looking else None
+        ctx.skipping.looking &= alive is not None or grads[0].dim() < 3
+        return None, among(alive, lambda rows: torch.matmul(rows, weight), grads[0]), None, None
