@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import torch
+
 import whence
 from benchmarks.kept import Kept
 from benchmarks.measure import peak_memory, ratio, timed
@@ -33,7 +35,8 @@ def _measure(kept: Kept, name: str, batch: int, methods: list[str], repeats: int
     to_input()
     base, seconds = peak_memory(to_input), timed(to_input)
     count = max(2, min(repeats, int(SECONDS / (2 * seconds))))
-    kept.add(f"{name}/{batch}/plain", {"seconds": seconds, "memory": base, "step": step.value})
+    plain_row = {"seconds": seconds, "memory": base, "step": step.value, "threads": torch.get_num_threads()}
+    kept.add(f"{name}/{batch}/plain", plain_row)
     for method in methods:
         run = functools.partial(whence.explain, model, inputs, method)
         try:

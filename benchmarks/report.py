@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ def write() -> Path:
     """Write the page from all measurements that are there; what is not there is left out."""
     FIGURES.mkdir(parents=True, exist_ok=True)
     costs, scaling, length = Kept("costs").rows, Kept("scaling").rows, Kept("length").rows
-    parts = [HEAD.format(torch=torch.__version__, threads=os.cpu_count()), *_costs(costs), *_scaling(scaling)]
+    parts = [HEAD.format(torch=torch.__version__), *_costs(costs), *_scaling(scaling)]
     parts += [*_length(length), "## Other libraries", "", PEERS, peers.markdown(peers.load())]
     PAGE.write_text("\n".join(parts).rstrip() + "\n", encoding="utf-8")
     return PAGE
@@ -46,7 +45,8 @@ def _costs(rows: dict[str, dict[str, Any]]) -> list[str]:
         if not batches:
             continue
         base = [rows[f"{name}/{b}/plain"] for b in batches]
-        told = "; ".join(f"batch {b}: {r['seconds']:.2f} s, {r['memory']:.0f} MiB, a training step {r['step']:.2f}"
+        told = "; ".join(f"batch {b} on {r['threads']} core(s): {r['seconds']:.2f} s, {r['memory']:.0f} MiB, "
+                         f"a training step {r['step']:.2f}"
                          for b, r in zip(batches, base, strict=True))  # fmt: skip
         out += [f"### {WORDS[name]}", "", f"Plain forward + backward: {told}.", ""]
         out += [
@@ -153,7 +153,7 @@ def _length(rows: dict[str, dict[str, Any]]) -> list[str]:
 
 HEAD = """# Performance
 
-Made by `make bench` (and `make bench-peers`) from measurements in `benchmarks/measured`: torch {torch}, {threads} cores, no
+Made by `make bench` (and `make bench-peers`) from measurements in `benchmarks/measured`: torch {torch}, no
 GPU, float32. A time is a multiple of **one plain forward and one backward to the input** of the same model on the same
 input, parameters needing no gradient; the baseline is run before and after each call, and the median of the ratios is
 given, with the extremes. A training step also makes the gradients of the weights; "of a step" is the time as a

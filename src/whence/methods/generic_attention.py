@@ -171,8 +171,3 @@ def normalised(R: Tensor) -> Tensor:
 def positive(A: Tensor, gradient: Tensor) -> Tensor:
     """``(dy/dA * A)^+``, ``[batch, heads, queries, keys]``: its mean over heads is eq. 5."""
     return (gradient * A).clamp_(min=0)
-
-
-def head_shares(weighted: list[Tensor]) -> Tensor | None:
-    """``[batch, layers, heads]``: the positive mass of each head's map; ``None`` if layers differ in their heads."""
-    return stacked([w.clamp(min=0).sum((-2, -1)) for w in weighted])

@@ -33,12 +33,12 @@ from ..call import Rule
 from ..errors import MethodError
 from ..propagate import Phase
 from ..relations import explained, from_layer, relate
-from ..rollup import positive_mean, read_rows, require_attention, require_local, roll_up, several_streams, stacked
+from ..rollup import read_rows, require_attention, require_local, roll_up, several_streams, stacked
 from ..rules.linear import EPS
 from ..rules.relevance import Rules
 from ..run import Rulebook, Run
 from . import Method, Reading, method
-from .generic_attention import GenericAttention, head_shares
+from .generic_attention import GenericAttention
 
 
 def relevance_rulebook(rules: Rules) -> Rulebook:
@@ -101,20 +101,23 @@ class TransformerAttribution(Method):
         several = several_streams(run)
         gradients, relevances = self.maps(run, keep=several)
         layers = run.settle(gradient=False, end=run.boundaries[0].tensor if run.boundaries else None)
-        weighted = [g * r for g, r in zip(gradients, relevances, strict=True)] if self.gradient else relevances
         rows = read_rows(gradients[-1])
-        maps = [positive_mean(w) for w in weighted]
+        maps, shares = [], []
+        for g, r in zip(gradients, relevances, strict=True):
+            weighted = (g * r).clamp_(min=0) if self.gradient else r.clamp(min=0)
+            maps.append(weighted.mean(1))
+            shares.append(weighted.sum((-2, -1)))
         if several:
             if self.block is not None:
                 raise MethodError("The model has several streams of tokens: `block` is for models with one.")
             written = relate(run, from_layer(run, maps, self.start_layer), GenericAttention().update)
             (_, scores), *others = explained(run, written)
-            return Reading(scores, layers, head_shares(weighted), others=others)
+            return Reading(scores, layers, stacked(shares), others=others)
         if self.block is not None:
             scores = (rows @ maps[self.block])[:, 0]
         else:
             scores = roll_up(maps[self.start_layer :], rows, self.normalise)[:, 0]
-        return Reading(scores, layers, head_shares(weighted), pairs=stacked(maps) if self.inside else None)
+        return Reading(scores, layers, stacked(shares), pairs=stacked(maps) if self.inside else None)
 
     def maps(self, run: Run, keep: bool = False) -> tuple[list[Tensor], list[Tensor]]:
         """Gradient and relevance of each block's attention, ``[batch, heads, queries, keys]``."""

@@ -18,7 +18,7 @@ from ..node import Node, node_of
 from ..propagate import Bypass, Local, Phase, Propagate, RelevanceRule
 from ..rows import where_needed
 from ..run import Rulebook
-from .linear import EPS, Layer, absolute, epsilon, safe_divide, safe_divide_, z_plus
+from .linear import EPS, Layer, absolute, epsilon, safe_divide, z_plus
 
 
 def share(contributions: list[Tensor], R: Tensor, sums: Callable[[Tensor], Tensor], eps: float = EPS) -> list[Tensor]:
@@ -164,7 +164,8 @@ class Rules:
 
     def deep_taylor(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
         """``R_j = sum_i x_j dy_i/dx_j R_i / y_i`` (Chefer et al. 2021a, eq. 1): whatever has no other rule."""
-        grads = op.vjp(safe_divide_(R, op.output.clone(), self.eps))
+        s = torch.add(op.output, self.eps)
+        grads = op.vjp(torch.div(R, s, out=s).masked_fill_(op.output == 0, 0.0))
         return tuple(x.detach() * g for x, g in zip(op.inputs, grads, strict=True))
 
     def linear(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
