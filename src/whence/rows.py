@@ -20,7 +20,7 @@ def few(tensor: Tensor) -> Tensor | None:
 
     Only on a CPU: to count them would make a GPU wait.
     """
-    if tensor.device.type != "cpu" or tensor.dim() < 2 or tensor.numel() == tensor.shape[-1]:
+    if tensor.device.type != "cpu" or tensor.dim() < 2 or tensor.numel() <= tensor.shape[-1]:
         return None
     alive = tensor.reshape(-1, tensor.shape[-1]).any(-1)
     return alive if 2 * int(alive.sum()) <= len(alive) else None
@@ -38,7 +38,7 @@ def among(alive: Tensor | None, apply: Callable[..., Tensor], first: Tensor, *ot
     found = apply(*(t.reshape(-1, t.shape[-1])[alive] for t in (first, *others)))
     out = found.new_zeros(len(alive), found.shape[-1])
     out[alive] = found
-    return out.reshape(*first.shape[:-1], -1)
+    return out.reshape(*first.shape[:-1], found.shape[-1])
 
 
 def alias(tensor: Tensor) -> Tensor:
