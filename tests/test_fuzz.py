@@ -24,6 +24,7 @@ FOUND: dict[str, str] = {
     "a padding mask of an encoder": "method=kernel-shap padding=right streams=encoder-decoder pool=class causal=True",
     "noise for tokens that stand behind padding": "method=smooth-grad padding=left",
     "a position that is given or counted": "method=bi-attention padding=right reads=floats places=learned",
+    "a stabiliser where a tensor is read twice": "method=lrp options={'eps':0.001}",
 }
 
 

@@ -299,7 +299,8 @@ class Run:
                 sums = [torch.stack([relevance.sum(1) for _, relevance in into]).sum(0)] if into else []
                 marks = [min(b.node.seq for b, _ in into)] if into else []
                 before = {seq for t in entries for seq in node_of(t).ancestors()}
-            self.ledger.close(total, sums, marks, before)
+            ends = {node_of(t).seq for t in (entries if len(entries) > 1 else (end,)) if t is not None}
+            self.ledger.close(total, sums, marks, before, ends)
         layers = [relevance for _, relevance in met[:-1]]
         return torch.stack(layers, 1) if len({t.shape for t in layers}) == 1 else None
 
