@@ -25,6 +25,7 @@ FOUND: dict[str, str] = {
     "noise for tokens that stand behind padding": "method=smooth-grad padding=left",
     "a position that is given or counted": "method=bi-attention padding=right reads=floats places=learned",
     "a stabiliser where a tensor is read twice": "method=lrp options={'eps':0.001}",
+    "the books of two streams": "method=transformer-attribution streams=two",
 }
 
 
