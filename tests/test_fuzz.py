@@ -26,6 +26,7 @@ FOUND: dict[str, str] = {
     "a position that is given or counted": "method=bi-attention padding=right reads=floats places=learned",
     "a stabiliser where a tensor is read twice": "method=lrp options={'eps':0.001}",
     "the books of two streams": "method=transformer-attribution streams=two",
+    "a stabiliser in half precision": "method=attn-lrp options={'gamma':0.25} dtype=bfloat16",
 }
 
 
