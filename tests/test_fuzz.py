@@ -14,7 +14,7 @@ import whence
 from fuzz.case import Case, case_of, draw_case, joined
 from fuzz.grammar import CHOICES, Architecture, drawn, settled
 from fuzz.properties import Outcome, tried
-from fuzz.run import main, reason
+from fuzz.run import main, reason, run
 from fuzz.shrink import shrunk, simpler, weight
 
 #: what fuzzing has found, and how it was mended: docs/fuzzing.md
@@ -33,6 +33,14 @@ FOUND: dict[str, str] = {
 @pytest.mark.parametrize("found", FOUND)
 def test_what_was_found_stays_mended(found):
     assert tried(case_of(FOUND[found].split())) == Outcome("passed")
+
+
+@pytest.mark.parametrize("first", range(0, 156, 26))
+def test_every_property_holds_of_random_architectures(first):
+    """26 methods in turns; a failure prints the command that repeats it."""
+    report = run(range(first, first + 26), seed=11)
+    assert not report.failures, report.table()
+    assert report.passed > 13
 
 
 def test_a_case_is_the_same_from_its_number_and_from_its_words():
