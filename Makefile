@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # one process per core, each with one thread
 JOBS ?= auto
 
-.PHONY: test test-slow lint types bench bench-peers conformance conformance-timm models tables screenshots audit demo clean
+.PHONY: test test-slow fuzz lint types bench bench-peers conformance conformance-timm models tables screenshots audit demo clean
 
 $(READY): pyproject.toml constraints.txt
 	@echo "Installing into $(VENV) (the first time takes a few minutes)"
@@ -29,6 +29,13 @@ test: lint types
 
 test-slow: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) -m slow
+
+# random tiny architectures; each failure prints the command that repeats it (docs/fuzzing.md)
+CASES ?= 5000
+SEED ?= 0
+fuzz: $(READY)
+	@echo "Fuzzing $(CASES) random architectures (about 20 minutes of one core)"
+	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m fuzz --cases $(CASES) --seed $(SEED)
 
 # docs/performance.md from measurements in benchmarks/measured; goes on where it stopped
 bench: $(READY)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -25,6 +26,9 @@ from transformers import (
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 import whence
+from whence.coverage import Coverage
+from whence.demo import MODELS
+from whence.evaluation.trial import Trial
 
 SENTENCES = [
     "A gripping film, and a wonderful cast.",
@@ -267,7 +271,14 @@ def test_the_report_of_a_text_model():
     assert found.parameters == sum(p.numel() for p in bert(WORDS).parameters())
     assert set(found.methods) == set(whence.methods())
     assert [name for name, why in found.methods.items() if why] == ["dave"]  # which explains pictures
-    expected = ["2 layers, 4 heads", "text (5 positions)", "reads text", "conservative-lrp", "tanh x 1"]
+    expected = [
+        "2 layers, 4 heads",
+        "text (5 positions)",
+        "reads text",
+        "conservative-lrp",
+        "tanh x 1",
+        "fused        =",
+    ]
     for said in [*expected, *found.warnings]:
         assert said in str(found)
 
@@ -337,6 +348,114 @@ def test_lost_relevance_is_warned_of():
     found = whence.check(whence.Explainer(model), {"x": torch.ones(1, 6)})
     assert found.kept < 0.5
     assert any("reached the input" in said for said in found.warnings)
+
+
+# -- the verdict -----------------------------------------------------------------------------------------------------
+
+
+def seen(**changes):
+    """A check in which nothing is wrong but what is changed."""
+    coverage = Coverage()
+    coverage.seen, coverage.plain = Counter({"linear": 100}), Counter()
+    right = {"kept": 1.0, "unaccounted": 1e-6, "difference": 1e-7, "written_out": 1e-6, "coverage": coverage}
+    return whence.Check("Model", 10, "text", [(4, 5, 5)], {"text": 5}, **{**right, **changes})
+
+
+def covered(plain=0, opaque=()):
+    coverage = Coverage()
+    coverage.seen, coverage.plain, coverage.opaque = Counter({"linear": 100}), Counter({"cos": plain}), list(opaque)
+    return coverage
+
+
+def curves(beaten, orders=20):
+    """A trial in which an explanation beats some of the random orders."""
+    random = np.tile(np.linspace(0, 1, 5), (orders, 1))
+    random[beaten:] += 1
+    return Trial(np.linspace(0, 1, 5), np.linspace(0, 1, 5) + 0.5, random, "tokens")
+
+
+@pytest.mark.parametrize(("changes", "verdict", "said"), [
+    ({}, "yes", ""),
+    ({"trial": curves(20)}, "yes", ""),
+    ({"trial": curves(15)}, "with care", "better than chance, but not by much"),
+    ({"trial": curves(3)}, "no", "no better than chance"),
+    ({"kept": 0.1}, "with care", "10% of the target's value reached the input"),
+    ({"kept": 2.0}, "with care", "read scores as an order"),
+    ({"attentions": []}, "with care", "No attention was found"),
+    ({"half": True}, "with care", "half precision"),
+    ({"half": True, "difference": 0.05}, "with care", "half precision"),
+    ({"warned": ["The model reads its padding."]}, "with care", "reads its padding"),
+    ({"coverage": covered(10)}, "with care", "10% of the operations have no rule (cos)"),
+    ({"coverage": covered(40)}, "no", "40% of the operations have no rule (cos)"),
+    ({"coverage": covered(0, ["flash"])}, "no", 'attn_implementation="sdpa"'),
+    ({"unaccounted": 0.3}, "no", "30% of the relevance is lost"),
+    ({"difference": 0.05}, "no", "another answer"),
+    ({"written_out": 0.05}, "no", 'attn_implementation="eager"'),
+])  # fmt: skip
+def test_the_verdict_stands_first_with_its_reasons(changes, verdict, said):
+    changes = dict(changes)
+    attentions = changes.pop("attentions", None)
+    found = seen(**changes)
+    found.attentions = found.attentions if attentions is None else attentions
+    assert found.verdict == verdict
+    assert str(found).startswith(f"trust        {verdict}")
+    assert said in " ".join(found.warnings)
+    assert bool(found.warnings) == (verdict != "yes")
+    assert json.loads(json.dumps(found.record()))["verdict"] == verdict
+
+
+def test_the_worst_reason_decides_and_comes_first():
+    found = seen(kept=0.1, unaccounted=0.5)
+    assert found.verdict == "no"
+    assert [reason.verdict for reason in found.reasons] == ["no", "with care"]
+
+
+def test_an_attention_in_a_kernel_is_a_no():
+    class Kernel(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, q, k, v):
+            ctx.save_for_backward(q, k, v)
+            return torch.from_numpy((torch.softmax(q @ k.mT, -1) @ v).numpy())
+
+        @staticmethod
+        def backward(ctx, g):
+            with torch.enable_grad():
+                inputs = [t.detach().requires_grad_() for t in ctx.saved_tensors]
+                return torch.autograd.grad(torch.softmax(inputs[0] @ inputs[1].mT, -1) @ inputs[2], inputs, g)
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.qkv, self.head = nn.Linear(6, 18), nn.Linear(6, 3)
+
+        def forward(self, x):
+            return self.head((x + Kernel.apply(*self.qkv(x).chunk(3, -1))).mean(1))
+
+    x = torch.randn(1, 4, 6, generator=torch.Generator().manual_seed(0))
+    found = whence.check(whence.Explainer(Model()), {"x": x})
+    assert found.verdict == "no"
+    assert "Kernel" in found.warnings[0]
+    assert sum("Kernel" in said for said in found.warnings) == 1  # said once
+
+
+def test_an_explanation_of_a_given_input_is_put_on_trial():
+    explainer = whence.Explainer.from_pretrained(MODELS / "sentiment")
+    text = "A gripping and superb film, though it is far too long."
+    found = whence.check(explainer, text)
+    assert found.trial is not None
+    assert found.trial.beaten == whence.trial(explainer, text, explainer(text)).beaten
+    assert found.written_out < 1e-3
+    assert f"trial        {found.trial}" in str(found)
+    assert found.record()["trial"] == {"beaten": found.trial.beaten, "orders": 20}
+
+
+def test_without_an_input_there_is_no_trial_and_the_report_says_so():
+    found = whence.check(whence.Explainer(bert(WORDS), WORDS))
+    assert found.trial is None
+    assert "give an input of your own" in str(found)
+    x = torch.randn(1, 6, generator=torch.Generator().manual_seed(0))
+    assert whence.check(whence.Explainer(Mlp()), {"x": x}).untried.startswith("none:")
 
 
 def test_a_model_of_tensors_must_be_given_some():

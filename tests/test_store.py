@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import whence
 from whence import files, store
 from whence.errors import FileError, InputError, WriteError
+from whence.origin import TextOrigin
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +27,11 @@ def explained():
 
 
 def with_origin(e, origin):
-    return replace(e[0], origins=({"text": origin},))
+    """A score for each of its tokens."""
+    count = len(origin.tokens) if isinstance(origin, TextOrigin) else e.scores.shape[1]
+    scores = torch.linspace(-1, 1, count)[None]
+    fitting = {"scores": scores, "special": scores > 2, "streams": {"text": scores}, "layers": None}
+    return replace(e[0], origins=({"text": origin},), **fitting)
 
 
 @pytest.mark.parametrize("ending", ["json", "safetensors"])

@@ -96,8 +96,9 @@ class _Layout:
 
 def _layout(run: Run, reading: Reading, scores: Tensor) -> _Layout:
     special = torch.zeros_like(scores, dtype=torch.bool)
-    if run.mask is not None and run.mask.shape == scores.shape:
-        special |= run.mask
+    padding = run.absent(scores, run.tokens())
+    if padding is not None:
+        special |= padding
     if reading.grid is not None:  # of pixels
         return _Layout(scores, special, {"image": scores}, reading.grid)
     layout = _Layout(scores, special, {})

@@ -12,6 +12,7 @@ from torch import Tensor
 from . import files, store
 from .errors import FileError, InputError, WhenceError
 from .result import Result
+from .sound import unsound
 from .table import Table
 from .tables import table
 from .view import Card
@@ -192,6 +193,8 @@ def load(path: str | Path) -> Explanation | Explanations:
     records = store.read(path)
     try:
         found = [Explanation.of(record) for record in records]
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RuntimeError) as error:
         raise FileError(f"'{path}' is damaged: {error}.") from error
+    for why in filter(None, map(unsound, found)):
+        raise FileError(f"'{path}' is damaged: {why}.")
     return found[0] if len(found) == 1 else Explanations(found)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,12 +30,12 @@ PRODUCTS = {"matmul", "mix"}
 #: operations that meet no infinities: those of masks end at a softmax, or at a sigmoid or an exponential; under a zero
 #: gradient they count as nothing
 FINITE = {"linear", "convolution", "norm", "gated", "attention", "matmul", "mix"}
-
-
 #: what may join constants to what depends on the input
 JOINING = {"cat", "stack", "where"}
 #: functions of one tensor that are one step of a backward, which can be looked at from both sides
 SINGLE = {"layer_norm", "gelu", "silu", "relu", "tanh", "sigmoid"}
+#: what a stabiliser took where a tensor is read several times
+STABILISER = "stabiliser"
 
 
 @dataclass
@@ -160,6 +160,11 @@ class Ledger:
             left = left - per_sample(precise(relevance), node.axes, self.batch)
         self.absorb(op.node.seq, op.kind, op.name, left.detach())
 
+    def stabilised(self, node: Node, incoming: Tensor, outgoing: Tensor) -> None:
+        """For a relevance-form method: enter what a stabiliser took where a tensor is read several times."""
+        left = per_sample(incoming, node.axes, self.batch) - per_sample(outgoing, node.axes, self.batch)
+        self.absorb(node.seq + 1, STABILISER, "copy", left.detach())  # by those that read it, not by what made it
+
     def absorb(self, seq: int, kind: str, name: str, amount: Tensor) -> None:
         """One entry per operation: its output's side and its inputs' sides add up."""
         entry = self._by_operation.get((seq, kind))
@@ -180,7 +185,9 @@ class Ledger:
 
     # -- read afterwards ---------------------------------------------------------------------------------------
 
-    def close(self, total: Tensor, sums: list[Tensor], marks: list[int], before: set[int]) -> None:
+    def close(
+        self, total: Tensor, sums: list[Tensor], marks: list[int], before: set[int], ends: Collection[int] = ()
+    ) -> None:
         """Set the sums at the block boundaries.
 
         Args:
@@ -188,8 +195,12 @@ class Ledger:
             sums: relevance at each boundary.
             marks: the boundaries, in the order of operations.
             before: operations before the place where the backward ended: none of its business.
+            ends: those of them that made what it ended at: whoever reads that stands behind it.
         """
-        self.entries = [entry for entry in self.entries if entry.seq not in before]
+        inner = before.difference(ends)
+        self.entries = [
+            x for x in self.entries if (x.seq - 1 not in inner if x.kind == STABILISER else x.seq not in before)
+        ]
         self.total = total.detach()
         self.sums = torch.stack(sums, 1) if sums else total.new_zeros(len(total), 0)
         self._marks = marks

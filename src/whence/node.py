@@ -156,7 +156,16 @@ def attach(tensor: Tensor, node: Node) -> Tensor:
 
 def behind(tensor: Tensor, batch: Axis) -> tuple[Node, ...]:
     """The nearest tensors of a trace that a tensor was made from, by code that torch functions do not show."""
-    stack = [step for step, _ in tensor.grad_fn.next_functions] if tensor.grad_fn is not None else []
+    return _behind([step for step, _ in tensor.grad_fn.next_functions] if tensor.grad_fn is not None else [], batch)
+
+
+def inputs_behind(tensor: Tensor, batch: Axis) -> int:
+    """How many inputs of a trace that code had; parts of one tensor (a packed projection, cut) are several."""
+    steps = tensor.grad_fn.next_functions if tensor.grad_fn is not None else ()
+    return sum(bool(_behind([step], batch)) for step, _ in steps)
+
+
+def _behind(stack: list[Any], batch: Axis) -> tuple[Node, ...]:
     found: dict[int, Node] = {}
     while stack:
         step: Any = stack.pop()

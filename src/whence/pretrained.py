@@ -15,6 +15,12 @@ from .inputs.smiles import SmilesTokenizer
 
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "spiece.model", "sentencepiece.bpe.model", "vocab.json")
+#: numbers of things that are made one by one before any weight is looked for: a damaged one would fill the memory
+MOST = {
+    "num_hidden_layers": 10_000, "num_layers": 10_000, "n_layer": 10_000, "n_layers": 10_000, "encoder_layers": 10_000,
+    "decoder_layers": 10_000, "num_experts": 10_000, "num_local_experts": 10_000, "n_routed_experts": 10_000,
+    "num_labels": 1_000_000,
+}  # fmt: skip
 REMOTE = (
     "This model brings its own Python code, which is not run unless you say so: read it, and give "
     "trust_remote_code=True (--trust-remote-code) if you trust it."
@@ -78,9 +84,13 @@ def _check_directory(directory: Path, allow_pickle: bool) -> None:
     if not config.exists():
         raise FileError(f"'{directory}' holds no model: it has no config.json.")
     try:
-        json.loads(config.read_text(encoding="utf-8"))
-    except ValueError as error:
+        settings = json.loads(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise FileError(f"'{config}' is damaged: {error}.") from error
+    for name, most in MOST.items():
+        number = settings.get(name) if isinstance(settings, dict) else None
+        if isinstance(number, int | float) and number > most:
+            raise FileError(f"'{config}' is damaged: '{name}' is {number:g}, and no model has more than {most:,}.")
     safe = list(directory.glob("*.safetensors"))
     pickled = [p for pattern in PICKLED for p in directory.glob(pattern)]
     if not safe and not pickled:

@@ -27,6 +27,10 @@ class Books(Protocol):
         """Enter what an operation did not pass on."""
         ...
 
+    def stabilised(self, node: Node, incoming: Tensor, outgoing: Tensor) -> None:
+        """Enter what a stabiliser took where a tensor is read several times."""
+        ...
+
 
 class Phase:
     """What the backward carries now, shared by all operations of one trace.

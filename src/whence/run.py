@@ -20,6 +20,7 @@ from .heads import by_head, nodes_behind
 from .layout import per_token, precise
 from .ledger import Ledger
 from .node import Node, Source, edge_of, node_of
+from .padding import over
 from .propagate import Phase
 from .residuals import Residual
 from .target import Seed
@@ -306,7 +307,8 @@ class Run:
                 sums = [torch.stack([relevance.sum(1) for _, relevance in into]).sum(0)] if into else []
                 marks = [min(b.node.seq for b, _ in into)] if into else []
                 before = {seq for t in entries for seq in node_of(t).ancestors()}
-            self.ledger.close(total, sums, marks, before)
+            ends = {node_of(t).seq for t in (entries if len(entries) > 1 else (end,)) if t is not None}
+            self.ledger.close(total, sums, marks, before, ends)
         layers = [relevance for _, relevance in met[:-1]]
         return torch.stack(layers, 1) if len({t.shape for t in layers}) == 1 else None
 
@@ -367,16 +369,26 @@ class Run:
         """The user's mask, if it is of these tokens: not of a picture's, where there is a text; not of a decoder's."""
         named = [(source.name, source.tensor) for source in self.trace.sources if source.name]
         own = [t for name, t in named if name in ("input_ids", "inputs_embeds")]
-        if self.given is None or not own:
-            return self.given if tokens == self.tokens() else None
+        if self.given is None:
+            return None
+        atoms = [atom for t in own or [t for _, t in named] for dim in node_of(t).axes[1:] for atom in dim]
+        mask = over(self.given, tokens, atoms)  # with what the model has put beside these tokens
+        if not own:
+            return mask if tokens == self.tokens() else None
         apart = any(name.startswith("decoder") or t.shape[:2] != self.given.shape for name, t in named)
-        atoms = [atom for t in own for dim in node_of(t).axes[1:] for atom in dim]
-        return self.given if any(atom in atoms for atom in tokens) or not apart else None
+        return mask if mask is not self.given or any(atom in atoms for atom in tokens) or not apart else None
+
+    def absent(self, scores: Tensor, tokens: Dim) -> Tensor | None:
+        """True where scores ``[batch, positions]`` are of padding: of tokens, or of the user's own input alone."""
+        mask = self.padding(tokens)
+        if mask is not None and mask.shape != scores.shape:
+            mask = self.given
+        return None if mask is None or mask.shape != scores.shape else mask
 
     def zero_padding(self, scores: Tensor, tokens: Dim) -> Tensor:
         """Padding scores exactly 0; a model that reads its padding all the same is spoken of."""
-        mask = self.padding(tokens)
-        if mask is None or mask.shape != scores.shape:
+        mask = self.absent(scores, tokens)
+        if mask is None:
             return scores
         share = float(scores[mask].abs().sum() / scores.abs().sum().clamp(min=1e-30))
         if share > 1e-3:

@@ -95,6 +95,8 @@ def _picture(array: np.ndarray[Any, Any]) -> Record:
 def _pixels(encoded: str) -> np.ndarray[Any, Any]:
     image = need("PIL.Image", "pictures", "vision")
     with image.open(io.BytesIO(base64.b64decode(encoded, validate=True))) as opened:
+        if opened.width * opened.height > (image.MAX_IMAGE_PIXELS or math.inf):
+            raise ValueError(f"a picture in it unpacks to {opened.width} x {opened.height} pixels")
         return np.asarray(opened.convert("RGB"))
 
 

@@ -29,7 +29,7 @@ from .fused import attend
 from .head import Head
 from .kinds import inherit, kind_of
 from .learned import asked, origins, remember
-from .node import Node, Source, attach, behind, distant, edge_of, node_of, past
+from .node import Node, Source, attach, behind, distant, edge_of, inputs_behind, node_of, past
 from .residuals import Residuals
 from .rows import Skipping
 
@@ -180,7 +180,7 @@ class Trace(TorchFunctionMode):
             return known
         # made by code that torch functions do not show: a custom autograd function
         parents = behind(tensor, self.batch) or (() if known is None else (known,))
-        self.coverage.foreign(maker, len(parents))
+        self.coverage.foreign(maker, max(len(parents), inputs_behind(tensor, self.batch)))
         sources = [(p.axes, [math.prod(atom.size for atom in dim) for dim in p.axes]) for p in parents]
         axes = guess(tensor.shape, sources, self.batch) if known is None else known.axes
         return node_of(attach(tensor, self._node("foreign", parents, axes)))

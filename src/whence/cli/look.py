@@ -26,12 +26,14 @@ def check(
     dtype: Dtype = "float32",
     trust_remote_code: Remote = False,
     allow_pickle: Pickle = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say what Whence sees in a model: streams, attention, coverage, conservation, and which methods apply."""
+    """Say whether explanations of a model can be trusted (yes, with care, no), and why not; with --input, on trial."""
     with guarded():
         explainer = load(model, device, dtype, trust_remote_code, allow_pickle, True)
         given = None if input is None else read([input], explainer, text)[0]
-        typer.echo(str(look(explainer, given)))
+        found = look(explainer, given)
+        typer.echo(json.dumps(found.record(), indent=2) if as_json else str(found))
 
 
 def methods(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:

@@ -39,6 +39,7 @@ def _rows(path: Path, batches: Callable[[Path, Sequence[str]], Iterator[Any]], w
     number = 0
     with _explained(path):
         for batch in batches(path, wanted):
+            batch.validate(full=True)  # offsets of a damaged file may point anywhere in the memory
             for row in batch.to_pylist():
                 number += 1
                 yield number, row
@@ -83,7 +84,7 @@ def _classes(path: Path, schema: Any) -> dict[str, tuple[str, ...]]:
         features: Mapping[str, Any] = json.loads(note)["info"]["features"]
         kinds = {name: f for name, f in features.items() if isinstance(f, dict) and f.get("_type") == "ClassLabel"}
         return {name: tuple(map(str, feature["names"])) for name, feature in kinds.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"'{path}' describes its columns in a way that cannot be understood ({error!r}).") from error
 
 
@@ -93,7 +94,11 @@ def _explained(path: Path) -> Iterator[None]:
     failures = need("pyarrow", "parquet and arrow files", "data").ArrowException
     try:
         yield
-    except failures as error:
-        raise InputError(f"'{path}' is damaged, or not what its name says: {str(error).splitlines()[0]}") from error
+    except (failures, ValueError, OverflowError) as error:  # times beyond the calendar, for instance
+        raise InputError(f"'{path}' is damaged, or not what its name says: {_first_line(error)}") from error
     except OSError as error:
-        raise FileError(f"'{path}' cannot be read: {str(error).splitlines()[0]}") from error
+        raise FileError(f"'{path}' cannot be read: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

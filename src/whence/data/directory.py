@@ -57,7 +57,7 @@ def _saved(directory: Path) -> list[Path]:
 def _json(path: Path, name: str) -> list[dict[str, str]]:
     try:
         return list(json.loads(path.read_text(encoding="utf-8"))[name])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise FileError(f"'{path}' cannot be understood ({error!r}): the dataset is damaged or incomplete.") from error
 
 

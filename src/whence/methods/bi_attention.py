@@ -143,8 +143,13 @@ def derivative(y: Tensor, x: Tensor, direction: Tensor) -> Tensor:
     return torch.autograd.grad(pulled, dummy, direction)[0]
 
 
+#: where and of which kind tokens are, which many models find out for themselves
+BESIDE = ("position_ids", "token_type_ids")
+
+
 def scaled(run: Run) -> list[Tensor]:
     """What the line runs through: the user's own numbers, if tokens are made of these alone; else the tokens."""
     entry = run.position("position")
-    made_of = [s for s in run.trace.sources if s.name and node_of(entry).between(node_of(s.tensor)) is not None]
+    named = [s for s in run.trace.sources if s.name and s.name not in BESIDE]
+    made_of = [s for s in named if node_of(entry).between(node_of(s.tensor)) is not None]
     return [entry] if not made_of or any(s.embedded for s in made_of) else [s.tensor for s in made_of]

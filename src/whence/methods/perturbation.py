@@ -142,19 +142,16 @@ class Game:
         self.whole = precise(run.seed.value)
         self.places = method.places(run)
         self.template, self.owners = _owners(run, method, self.places)
-        scores = [self.template.scores, *(found for _, found in self.template.others)]
+        scores = [(run.tokens(), self.template.scores), *self.template.others]
         self.columns: int | None = None
         self.cells: list[Tensor] = []  # [batch, positions]: the feature of each; -1 at padding
         self.count = 0
-        mask = run.mask
-        for n, found in enumerate(scores):
+        for n, (tokens, found) in enumerate(scores):
             if n == 0 and self.template.grid is not None:
                 cells, self.columns = _patches(run, self.template.grid, method.patch)
                 cells = cells.expand(self.batch, -1)
             else:
-                own = mask if mask is not None and mask.shape == found.shape else None
-                mask = mask if own is None else None  # it is one stream's
-                cells = _steps(found, own, (method.patch or 1) if n == 0 else 1)
+                cells = _steps(found, run.absent(found, tokens), (method.patch or 1) if n == 0 else 1)
             self.cells.append(torch.where(cells < 0, cells, cells + self.count))
             self.count += int(cells.max()) + 1
         self.baselines = [_baseline(method.baseline, t.detach()) for t in self.places]

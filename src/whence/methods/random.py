@@ -15,7 +15,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..axes import size_of
 from ..layout import per_token, precise
 from ..node import node_of
 from ..run import Rulebook, Run
@@ -61,20 +60,19 @@ class Random(Method):
         for i in range(len(scores)):
             padding = None if mask is None or mask.shape != scores.shape else mask[i]
             own = torch.arange(scores.shape[1], device=scores.device) if padding is None else (~padding).nonzero()[:, 0]
-            text = None if run.mask is None or run.mask.shape[1] != size_of(run.tokens()) else run.mask[i]
-            generator = torch.Generator().manual_seed(zlib.crc32(_content(run, i, text), self.seed + number))
+            generator = torch.Generator().manual_seed(zlib.crc32(_content(run, i), self.seed + number))
             scores[i, own] = torch.randn(len(own), generator=generator).to(scores)
         return scores
 
 
-def _content(run: Run, i: int, padding: Tensor | None) -> bytes:
+def _content(run: Run, i: int) -> bytes:
     """A sample's input as bytes: what the main stream reads, without padding, and pictures beside it."""
     out, main = b"", run.source(embedded=None)
     for source in [main, *(s for s in run.trace.sources if s is not main and not s.embedded and s.tensor.dim() > 2)]:
         values, axes = source.tensor.detach(), node_of(source.tensor).axes
-        if padding is not None and run.tokens() in axes:
-            values = values.index_select(axes.index(run.tokens()), (~padding).nonzero()[:, 0])
         where = next((d for d, dim in enumerate(axes) if run.trace.batch in dim), None)
         own = values if where is None else values.select(where, i)
+        if source is main and run.given is not None and own.shape[:1] == run.given.shape[1:]:
+            own = own[~run.given[i]]
         out += own.contiguous().cpu().view(torch.uint8).numpy().tobytes()
     return out

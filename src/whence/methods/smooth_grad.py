@@ -11,7 +11,6 @@ Cost: ``1 + samples`` forwards and ``samples`` backwards.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -20,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..axes import Axes
+from ..axes import Axes, Dim, size_of
 from ..errors import MethodError
 from ..layout import arrange, precise, spread
 from ..node import node_of
@@ -74,23 +73,26 @@ class SmoothGrad(Averaged):
         return self.reading(run, places, totals)
 
     def _noise(self, run: Run, place: Tensor, clean: Tensor, k: int) -> Tensor:
-        """Noise for one copy, the same for every sample of a batch but for its strength."""
+        """Noise for one copy, the same for every sample but for its strength: padding is passed over."""
         axes, batch = node_of(place).axes, run.trace.batch
-        own = [d for d, dim in enumerate(axes) if batch not in dim]
-        shape = [clean.shape[d] if d in own else 1 for d in range(clean.dim())]
-        drawn = np.random.default_rng([self.seed, k]).standard_normal(shape)
-        padding = _padding(run, axes)
+        shape = [1 if batch in dim else n for n, dim in zip(clean.shape, axes, strict=True)]
+        drawn = torch.from_numpy(np.random.default_rng([self.seed, k]).standard_normal(shape)).to(clean.device)
+        tokens = run.tokens() if run.tokens() in axes else axes[1]
+        padding = _padding(run, axes, tokens)
+        if padding.dim():
+            rank = ((~padding).long().cumsum(axes.index(tokens)) - 1).clamp(min=0)
+            drawn = drawn.expand(clean.shape).gather(axes.index(tokens), rank.expand(clean.shape))
         high, low = (
             arrange(precise(clean).masked_fill(padding, limit), axes, batch) for limit in (-torch.inf, torch.inf)
         )
         sigma = self.noise * (high.amax(1) - low.amin(1))
-        return (torch.from_numpy(drawn).to(sigma) * spread(sigma, axes, batch)).to(clean)
+        return (drawn.to(sigma) * spread(sigma, axes, batch)).to(clean)
 
 
-def _padding(run: Run, axes: Axes) -> Tensor:
+def _padding(run: Run, axes: Axes, tokens: Dim) -> Tensor:
     """True at padding, shaped to mask a tensor with these axes."""
-    mask, tokens, batch = run.mask, run.tokens(), (run.trace.batch,)
-    if mask is None or tokens not in axes or batch not in axes or mask.shape[1] != math.prod(a.size for a in tokens):
+    mask, batch = run.padding(tokens), (run.trace.batch,)
+    if mask is None or batch not in axes or mask.shape[1] != size_of(tokens):
         return torch.zeros((), dtype=torch.bool, device=run.seed.output.device)
     first, second = axes.index(batch), axes.index(tokens)
     shape = [1] * len(axes)

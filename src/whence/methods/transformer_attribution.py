@@ -37,6 +37,7 @@ from ..rollup import read_rows, require_attention, require_local, roll_up, sever
 from ..rules.linear import EPS
 from ..rules.relevance import Rules
 from ..run import Rulebook, Run
+from ..streams import entries
 from . import Method, Reading, method
 from .generic_attention import GenericAttention
 
@@ -100,7 +101,8 @@ class TransformerAttribution(Method):
         require_local(run, self.name)
         several = several_streams(run)
         gradients, relevances = self.maps(run, keep=several)
-        layers = run.settle(gradient=False, end=run.boundaries[0].tensor if run.boundaries else None)
+        end = run.boundaries[0].tensor if run.boundaries else None
+        layers = run.settle(gradient=False, end=end, entries=[t for t, _ in entries(run)])
         rows = read_rows(gradients[-1])
         maps, shares = [], []
         for g, r in zip(gradients, relevances, strict=True):
@@ -124,8 +126,9 @@ class TransformerAttribution(Method):
         records = run.trace.attentions
         probabilities = [r.probabilities for r in records if r.probabilities is not None]
         gradients = run.backward(probabilities, keep=True)
-        entry = [b.tensor for b in run.boundaries[:1]]  # so that the ledger reaches the first block's input
-        relevances = run.backward([*probabilities, *entry], relevance=True, keep=keep)
+        first = [*(b.tensor for b in run.boundaries[:1]), *(t for t, _ in entries(run))]
+        ends = list({id(t): t for t in first}.values())  # so that the ledger reaches the first block's input
+        relevances = run.backward([*probabilities, *ends], relevance=True, keep=keep)
         arrange = [r.arrange for r in records]
         return (
             [f(g) for f, g in zip(arrange, gradients, strict=True)],

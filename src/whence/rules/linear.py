@@ -213,7 +213,7 @@ def flat(apply: Bilinear, x: Tensor, w: Tensor, R: Tensor, bias: Tensor | None =
 def stable_divide(a: Tensor, b: Tensor, eps: float) -> Tensor:
     """``a / (b + eps sign(b))``, with a sign of 1 at 0; 0 where the denominator is 0."""
     b = b + torch.where(b < 0, -eps, eps)
-    return torch.where(b == 0, torch.zeros_like(a), a / b)
+    return torch.where(b == 0, torch.zeros_like(a), a / b).to(a.dtype)  # of half precision, b is a float32 by now
 
 
 def safe_divide(a: Tensor, b: Tensor, eps: float = EPS) -> Tensor:

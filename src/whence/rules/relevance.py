@@ -234,7 +234,12 @@ class Rules:
         value = tensor.detach()
 
         def hook(R: Tensor) -> Tensor | None:
-            return self.copied(value, R) if self.phase.relevance and node.other_uses else None
+            if not self.phase.relevance or not node.other_uses:
+                return None
+            passed = self.copied(value, R)
+            if self.phase.ledger is not None:
+                self.phase.ledger.stabilised(node, R, passed)
+            return passed
 
         tensor.register_hook(hook)
 
