@@ -1,0 +1,96 @@
+"""Mutants of a module: its source with one expression changed."""
+
+from __future__ import annotations
+
+import ast
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from .changes import changes
+
+#: what is not an equation: annotations, messages, how a method is listed
+SKIPPED = (ast.Raise, ast.Assert, ast.JoinedStr, ast.Import, ast.ImportFrom)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change.
+
+    Attributes:
+        module: the file, relative to the package: ``rules/linear.py``.
+        function: where it is: ``Rules.add``.
+        line: its line.
+        kind: what sort of slip it is.
+        before: the expression.
+        after: what it became.
+        source: the whole module with the change.
+    """
+
+    module: str
+    function: str
+    line: int
+    kind: str
+    before: str
+    after: str
+    source: str = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """Without the line, so that it outlives edits elsewhere in the file."""
+        return f"{self.module} {self.function}: {self.before} → {self.after}"
+
+
+def mutants(module: str, source: str) -> Iterator[Mutant]:
+    """Every mutant of a module, in the order of its lines."""
+    text = source.encode()
+    starts = [0]
+    for line in text.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    for function, node in _inside(ast.parse(source)):
+        if not isinstance(node, ast.expr | ast.stmt):
+            continue
+        begin = starts[node.lineno - 1] + node.col_offset
+        end = starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
+        before = text[begin:end].decode()
+        for kind, new in changes(node):
+            after = ast.unparse(ast.fix_missing_locations(new))
+            put = after if isinstance(new, ast.stmt) else f"({after})"
+            changed = (text[:begin] + put.encode() + text[end:]).decode()
+            yield Mutant(module, function, node.lineno, kind, " ".join(before.split()), after, changed)
+
+
+def _inside(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
+    """Every node of a function's body or defaults, with the function's name."""
+    stack: list[tuple[str, bool, ast.AST]] = [("", False, tree)]
+    while stack:
+        name, within, node = stack.pop()
+        if isinstance(node, SKIPPED):
+            continue
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            name = f"{name}.{node.name}".lstrip(".")
+            within = within or isinstance(node, ast.FunctionDef)
+            arguments = [node.args] if isinstance(node, ast.FunctionDef) else []
+            children: list[ast.AST] = [*arguments, *node.body]  # neither decorators nor what it returns
+        elif isinstance(node, ast.arg):
+            children = []  # its annotation
+        elif isinstance(node, ast.AnnAssign):
+            children = [node.value] if node.value else []
+        else:
+            children = list(ast.iter_child_nodes(node))
+        if within:
+            yield name, node
+        stack += [(name, within, child) for child in reversed(children)]
+
+
+def chosen(found: list[Mutant], cap: int, seed: int) -> list[Mutant]:
+    """At most ``cap`` mutants of each function, drawn by a seed and the function's name; 0 means all."""
+    groups: dict[str, list[Mutant]] = defaultdict(list)
+    for mutant in found:
+        groups[mutant.function].append(mutant)
+    kept = []
+    for function, group in groups.items():
+        draw = random.Random(f"{seed} {group[0].module} {function}")
+        kept += group if not cap or len(group) <= cap else draw.sample(group, cap)
+    return sorted(kept, key=lambda m: (m.line, m.before, m.after))
