@@ -275,18 +275,19 @@ def test_methods_are_listed():
     assert {row["name"] for row in rows} == set(whence.methods())
     assert all(row["name"] in printed and row["paper"] in printed for row in rows)
     assert {"at"} <= set(next(row for row in rows if row["name"] == "conservative-lrp")["options"])
-    described = {"name", "class_specific", "conservative", "forwards", "backwards", "needs", "paper", "options"}
+    described = {"name", "class_specific", "conservative", "lrp", "forwards", "backwards", "needs", "paper", "options"}
     assert all(set(row) == {*described, "shows", "beware"} for row in rows)
     assert all(row["shows"].endswith(".") and row["beware"].endswith(".") for row in rows)
 
 
 def test_a_pipe_gets_one_line_a_method_and_a_terminal_what_fits(monkeypatch):
     lines = run("methods").stdout.splitlines()
-    assert lines[0].split() == ["method", "class-specific", "conserves", "forwards", "backwards", "needs", "paper"]
+    assert lines[0].split() == ["method", "class-specific", "conserves", "LRP", "forwards", "backwards", "needs", "paper"]
     assert [line.split()[0] for line in lines[1:]] == list(whence.methods())
     monkeypatch.setattr(cli.look, "sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True)))
     for columns in (80, 300):
         result = CliRunner().invoke(cli.app, ["methods"], env={"COLUMNS": str(columns)})
+        assert "patented" in result.stderr
         assert result.stdout.rstrip("\n") == whence.methods().table(columns)
         assert max(map(len, result.stdout.splitlines())) <= columns
 
