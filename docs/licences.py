@@ -13,8 +13,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 HEAD = """# Third-party licences
 
-Whence itself is Apache-2.0 and contains no third-party code. This page lists what it installs and ships. `make licences`
-makes it from the metadata of what is installed.
+Whence itself is Apache-2.0 and contains no third-party code. This page lists what it installs and ships.
+`make licences` makes it from the metadata of what is installed.
 
 ## Packages
 
@@ -24,7 +24,27 @@ its own licence. What they need in turn is theirs to list (`pip-licenses`, `make
 | package | asked for by | range | seen | licence by its metadata |
 |---|---|---|---|---|
 """
-SHIPPED = """
+MODELS = (
+    (
+        "`whence/models/sentiment`, weights and vocabulary",
+        "trained for this project by `training/sentiment.py` on SST-2 (Socher et al. 2013, in GLUE) and unlabelled "
+        "IMDB sentences (Maas et al. 2011), with a MiniLM-L6 (Apache-2.0) as its teacher",
+        "the weights are part of this project, Apache-2.0; both datasets are published for research, without a licence "
+        "that speaks of models trained on them. Who needs certainty trains another model",
+    ),
+    (
+        "`whence/models/sentiment/examples.txt`",
+        "eight sentences written for this project, four of SST-2 dev",
+        "the four: research use",
+    ),
+    (
+        "`whence/models/digits`, weights",
+        "trained for this project by `training/digits.py` on MNIST (LeCun et al. 1998)",
+        "the weights are part of this project, Apache-2.0; MNIST is CC BY-SA 3.0",
+    ),
+    ("`whence/models/digits/examples`", "six scenes of MNIST test digits", "CC BY-SA 3.0"),
+)
+BETWEEN = """
 igraph, under the GPL, is needed for `attention-flow` alone. Whence imports it when that method is asked for and works
 without it; who must not have it installs the extras one by one, without `flow` and `all`.
 
@@ -32,17 +52,19 @@ without it; who must not have it installs the extras one by one, without `flow` 
 
 | what | made from | terms |
 |---|---|---|
-| `whence/models/sentiment`, weights and vocabulary | trained for this project by `training/sentiment.py` on SST-2 (Socher et al. 2013, through GLUE) and unlabelled IMDB sentences (Maas et al. 2011), with a MiniLM-L6 (Apache-2.0) as its teacher | the weights are part of this project, Apache-2.0; both datasets are published for research, without a licence that speaks of models trained on them. Who needs certainty trains another model |
-| `whence/models/sentiment/examples.txt` | eight sentences written for this project, four of SST-2 dev | the four: research use |
-| `whence/models/digits`, weights | trained for this project by `training/digits.py` on MNIST (LeCun et al. 1998) | the weights are part of this project, Apache-2.0; MNIST is CC BY-SA 3.0 |
-| `whence/models/digits/examples` | six scenes of MNIST test digits | CC BY-SA 3.0 |
-
+"""
+TAIL = """
 Beside the package, in the repository only: `tests/golden` has outputs of published implementations on random models and
-none of their code (`tests/golden/README.md`); no dataset is in the repository. What
-`whence.data` reads by name brings its terms along (`whence.data.load(name).licence`).
+none of their code (`tests/golden/README.md`); no dataset is in the repository. What `whence.data` reads by name brings
+its terms along (`whence.data.load(name).licence`).
 """
 #: where metadata has no SPDX expression, the words of its classifier or its text, shortened
-SHORT = ((r"^Apache.*", "Apache-2.0"), (r"^BSD License$", "BSD"), (r"^MIT.*", "MIT"), (r"^3-Clause BSD.*", "BSD-3-Clause"))
+SHORT = (
+    (r"^Apache.*", "Apache-2.0"),
+    (r"^BSD License$", "BSD"),
+    (r"^MIT.*", "MIT"),
+    (r"^3-Clause BSD.*", "BSD-3-Clause"),
+)
 
 
 def licence(package: str) -> tuple[str, str]:
@@ -81,4 +103,5 @@ def rows() -> list[str]:
 
 
 if __name__ == "__main__":
-    (ROOT / "docs" / "licences.md").write_text(HEAD + "\n".join(rows()) + "\n" + SHIPPED)
+    models = [f"| {' | '.join(row)} |" for row in MODELS]
+    (ROOT / "docs" / "licences.md").write_text("\n".join([HEAD + "\n".join(rows()), BETWEEN + "\n".join(models), TAIL]))

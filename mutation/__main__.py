@@ -75,7 +75,7 @@ def attempt(drawn: list[Mutant], known: dict[str, str], record: Record, jobs: in
     left = [m for m in drawn if m.name not in known and not (key(m) in verdicts and verdicts[key(m)].killed)]
     print(f"{len(drawn)} mutants, {len(left)} to be tried", flush=True)
     with copied() as copy:
-        watched = suite(copy, out)
+        watched = suite(copy, out, jobs)
     children = []
     for worker in range(min(jobs, len(left))):
         child = os.fork()

@@ -116,20 +116,26 @@ class _Contexts:
         self.measured.switch_context("")
 
 
-def suite(copy: Copy, folder: Path) -> Suite:
-    """Which tests run which line: read from files, or made by running the tests once."""
+def suite(copy: Copy, folder: Path, jobs: int) -> Suite:
+    """Which tests run which line: read from files, or made by running the tests once, ``jobs`` files at a time."""
     folder.mkdir(parents=True, exist_ok=True)
+    outs = {name: folder / f"{name}-{fingerprint(name)}.json" for name in FILES}
+    waiting = [name for name, out in outs.items() if not out.exists()]
+    running = 0
+    while waiting or running:
+        if waiting and running < jobs:
+            name = waiting.pop(0)
+            print(f"Running {name} once, to know which tests run which line", flush=True)
+            if os.fork() == 0:
+                _leave(functools.partial(observed, copy, name, outs[name]))
+            running += 1
+            continue
+        if os.waitstatus_to_exitcode(os.wait()[1]) != 0:
+            raise SystemExit("Which tests run which line could not be found out: see above.")
+        running -= 1
     watchers: Watchers = defaultdict(lambda: defaultdict(list))
     seconds: dict[str, float] = {}
-    for name in FILES:
-        out = folder / f"{name}-{fingerprint(name)}.json"
-        if not out.exists():
-            print(f"Running {name} once, to know which tests run which line", flush=True)
-            child = os.fork()
-            if child == 0:
-                _leave(functools.partial(observed, copy, name, out))
-            if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0:
-                raise SystemExit("Which tests run which line could not be found out: see above.")
+    for out in outs.values():
         found = json.loads(out.read_text())
         seconds |= found["seconds"]
         for module, lines in found["watchers"].items():

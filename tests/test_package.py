@@ -13,8 +13,8 @@ SOURCE = Path(whence.__file__).parent
 
 #: from the ground up: a module imports only what stands before it
 ORDER = [
-    "errors", "options", "plain", "extras", "raster", "settings", "fingerprint", "progress", "magnitudes", "einsum", "axes",
-    "layout", "node", "custom", "fused", "undisturbed", "checkpoints", "call", "head", "residuals", "coverage",
+    "errors", "options", "plain", "extras", "raster", "settings", "fingerprint", "progress", "magnitudes", "einsum",
+    "axes", "layout", "node", "custom", "fused", "undisturbed", "checkpoints", "call", "head", "residuals", "coverage",
     "operations", "learned", "kinds", "attention", "propagate", "ledger", "trace", "target", "detectors", "scalars",
     "diagnosis", "heads", "boundary", "run", "inside", "together", "maps", "locality", "streams", "blocks",
     "routes", "biases", "rollup", "relations", "rules", "rules.linear", "rules.gradient", "rules.relevance",

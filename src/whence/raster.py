@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 from .extras import need
@@ -12,7 +13,7 @@ from .extras import need
 FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 
 
-def open_raster(source: str | BytesIO, formats: tuple[str, ...] = FORMATS) -> Any:
+def open_raster(source: str | Path | BytesIO, formats: tuple[str, ...] = FORMATS) -> Any:
     """A PIL picture whose pixels are not read yet.
 
     Args:

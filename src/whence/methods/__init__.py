@@ -47,7 +47,8 @@ class Method:
 
     Class attributes describe it for :func:`whence.methods`: ``paper``; what it ``shows``, and when to ``beware`` of it,
     each a sentence for people who do not know methods; whether it is ``class_specific`` and ``conservative``; whether
-    it is, or has the backward of, a form of ``lrp``, which its inventors call patented (``docs/legal.md``); its cost in ``forwards`` and ``backwards``, in words where it depends on the input; what it ``needs`` of a model; the options
+    it is a form of ``lrp``, or has the backward of one, which its inventors call patented (``docs/legal.md``); its cost
+    in ``forwards`` and ``backwards``, in words where it depends on the input; what it ``needs`` of a model; the options
     that make it ``quick``, if all that is asked is whether it applies.
     """
 
@@ -116,7 +117,7 @@ class Methods(dict[str, type[Method]]):
 
     def table(self, width: int | None = None) -> str:
         """A line for each method; where ``width`` columns are too few, what it needs and its paper stand below."""
-        cells = [["method", "class-specific", "conserves", "LRP", "forwards", "backwards", "needs", "paper"]]
+        cells = [["method", "per-class", "conserves", "LRP", "forwards", "backwards", "needs", "paper"]]
         cells += [[_word(value) for value in row.values()][:8] for row in self.rows()]
         widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
         lines = ["  ".join(f"{cell:<{n}}" for cell, n in zip(row, widths, strict=True)).rstrip() for row in cells]
