@@ -83,7 +83,16 @@ class Cell:
             _run([interpreter, "-m", "venv", str(venv)])
             python = str(venv / "bin" / "python")
             wanted = [requirement("torch", self.torch), requirement("transformers", self.transformers)]
-            install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade"]
+            install = [
+                python,
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                "--no-compile",
+                "--upgrade",
+            ]
             _run([*install, *wanted, *TOOLS, f"{ROOT}[{EXTRAS}]"])
             return self._tested(python)
         except subprocess.CalledProcessError as error:

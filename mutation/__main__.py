@@ -13,7 +13,8 @@ from .equivalent import reasons
 from .mutant import Mutant, chosen, mutants
 from .record import Record, key
 from .report import report
-from .suite import FILES, suite
+from .suite import AROUND as FILES_AROUND
+from .suite import EQUATIONS, suite
 from .trial import trial
 
 PACKAGE = ROOT / "src" / "whence"
@@ -62,7 +63,13 @@ def main() -> None:
     if not arguments.report:
         attempt(drawn, known, record, arguments.jobs, arguments.out)
     if not arguments.only:
-        text = report(drawn, len(every), record.verdicts(), known, {"caps": CAPS, "seed": SEED, "files": FILES})
+        text = report(
+            drawn,
+            len(every),
+            record.verdicts(),
+            known,
+            {"caps": CAPS, "seed": SEED, "files": (EQUATIONS, FILES_AROUND)},
+        )
         (ROOT / "docs" / "mutation.md").write_text(text)
 
 
@@ -75,7 +82,8 @@ def attempt(drawn: list[Mutant], known: dict[str, str], record: Record, jobs: in
     left = [m for m in drawn if m.name not in known and not (key(m) in verdicts and verdicts[key(m)].killed)]
     print(f"{len(drawn)} mutants, {len(left)} to be tried", flush=True)
     with copied() as copy:
-        watched = suite(copy, out, jobs)
+        of_rules = all(m.module in RULES for m in left)
+        watched = suite(copy, out, jobs, EQUATIONS if of_rules else (*EQUATIONS, *FILES_AROUND))
     children = []
     for worker in range(min(jobs, len(left))):
         child = os.fork()

@@ -43,8 +43,9 @@ def report(
     how = (
         f"Of {made} mutants {len(drawn)} were tried: at most {caps['rules']} of each function in the rules and "
         f"{caps['rest']} elsewhere, drawn with seed {settings['seed']}. Each met the tests that run its line, the "
-        f"quickest of each file first, up to {BUDGET:.0f} seconds of them, out of {len(settings['files'])} files of "
-        "tests. A mutant once killed is not tried again while its module is unchanged."
+        f"quickest of each file first, up to {BUDGET:.0f} seconds of them, out of {len(settings['files'][0])} files of "
+        f"tests, and for what is no rule {len(settings['files'][1])} more. A mutant once "
+        "killed is not tried again while its module is unchanged."
     )
     return "\n".join([HEAD, how, "", head, *rows, "", *_survivors(drawn, verdicts, known), *_equivalent(known), ""])
 

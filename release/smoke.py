@@ -50,7 +50,15 @@ class Environment:
 
     def install(self, *what: str) -> None:
         """Install with the pinned versions."""
-        pip = (str(self.bin / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+        pip = (
+            str(self.bin / "python"),
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-compile",
+        )
         self.run(*pip, "-c", str(self.root / "constraints.txt"), *what)
 
     def python(self, code: str) -> str:
