@@ -22,6 +22,8 @@ class Mutant:
         module: the file, relative to the package: ``rules/linear.py``.
         function: where it is: ``Rules.add``.
         line: its line.
+        runs: a line that is run when it matters: of the statement that it is part of, or, for a default value, of the
+            function's body.
         kind: what sort of slip it is.
         before: the expression.
         after: what it became.
@@ -35,6 +37,7 @@ class Mutant:
     before: str
     after: str
     source: str = field(repr=False)
+    runs: int = 0
 
     @property
     def name(self) -> str:
@@ -48,7 +51,7 @@ def mutants(module: str, source: str) -> Iterator[Mutant]:
     starts = [0]
     for line in text.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
-    for function, node in _inside(ast.parse(source)):
+    for function, node, runs in _inside(ast.parse(source)):
         if not isinstance(node, ast.expr | ast.stmt):
             continue
         begin = starts[node.lineno - 1] + node.col_offset
@@ -58,21 +61,24 @@ def mutants(module: str, source: str) -> Iterator[Mutant]:
             after = ast.unparse(ast.fix_missing_locations(new))
             put = after if isinstance(new, ast.stmt) else f"({after})"
             changed = (text[:begin] + put.encode() + text[end:]).decode()
-            yield Mutant(module, function, node.lineno, kind, " ".join(before.split()), after, changed)
+            yield Mutant(module, function, node.lineno, kind, " ".join(before.split()), after, changed, runs)
 
 
-def _inside(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
-    """Every node of a function's body or defaults, with the function's name."""
-    stack: list[tuple[str, bool, ast.AST]] = [("", False, tree)]
+def _inside(tree: ast.Module) -> Iterator[tuple[str, ast.AST, int]]:
+    """Every node of a function's body or defaults, with the function's name and a line that is run with it."""
+    stack: list[tuple[str, bool, ast.AST, int]] = [("", False, tree, 0)]
     while stack:
-        name, within, node = stack.pop()
+        name, within, node, runs = stack.pop()
         if isinstance(node, SKIPPED):
             continue
+        if isinstance(node, ast.stmt):
+            runs = node.lineno
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             name = f"{name}.{node.name}".lstrip(".")
             within = within or isinstance(node, ast.FunctionDef)
             arguments = [node.args] if isinstance(node, ast.FunctionDef) else []
             children: list[ast.AST] = [*arguments, *node.body]  # neither decorators nor what it returns
+            runs = _first(node.body)
         elif isinstance(node, ast.arg):
             children = []  # its annotation
         elif isinstance(node, ast.AnnAssign):
@@ -80,8 +86,14 @@ def _inside(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
         else:
             children = list(ast.iter_child_nodes(node))
         if within:
-            yield name, node
-        stack += [(name, within, child) for child in reversed(children)]
+            yield name, node, runs
+        stack += [(name, within, child, runs) for child in reversed(children)]
+
+
+def _first(body: list[ast.stmt]) -> int:
+    """The line of the first statement that is no docstring."""
+    doc = isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
+    return (body[1] if doc and len(body) > 1 else body[0]).lineno
 
 
 def chosen(found: list[Mutant], cap: int, seed: int) -> list[Mutant]:

@@ -30,6 +30,9 @@ AROUND = (
     "test_many_targets.py", "test_streams.py",
 )  # fmt: skip
 
+#: those that need no model and little time: most mutants do not get past them
+QUICK = EQUATIONS[:4]
+
 Watchers = dict[str, dict[int, list[str]]]  #: module -> line -> tests that run it
 
 
@@ -44,11 +47,19 @@ class Suite:
     def __init__(self, watchers: Watchers, seconds: dict[str, float]) -> None:
         self.watchers, self.seconds = watchers, seconds
 
-    def tests(self, module: str, line: int, budget: float) -> list[str]:
-        """The tests that run a line, the quickest of each file first, for as many seconds as are given."""
+    def tests(self, module: str, lines: Sequence[int], budget: float) -> list[str]:
+        """The tests that run the first of some lines that any runs, the quickest of each file first.
+
+        Args:
+            module: the file.
+            lines: the line of an expression, and that of its statement: what is only continued there is not seen.
+            budget: for how many seconds there are to be tests.
+        """
+        watching = self.watchers.get(module, {})
+        found = next((tests for line in lines if (tests := watching.get(line))), [])
         ranks: dict[str, int] = defaultdict(int)
         ordered = []
-        for test in sorted(self.watchers.get(module, {}).get(line, []), key=lambda t: self.seconds.get(t, 0.0)):
+        for test in sorted(found, key=lambda t: self.seconds.get(t, 0.0)):
             file = test.partition("::")[0]
             ordered.append((ranks[file], self.seconds.get(test, 0.0), test))
             ranks[file] += 1

@@ -6,11 +6,12 @@ import os
 import signal
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from .copy import Copy
 from .mutant import Mutant
-from .suite import Suite
+from .suite import QUICK, Suite
 
 BUDGET = 45.0  # seconds of tests a mutant, as they take without it
 BROKEN = 70  # the exit code of a child that never came to its tests
@@ -45,28 +46,34 @@ class _Chosen:
 
 
 def trial(copy: Copy, suite: Suite, mutant: Mutant) -> Verdict:
-    """Run the tests of a mutant's line in a process of its own, until the first that fails.
+    """Run the tests of a mutant's line, the quick ones first, until the first that fails.
 
-    The process is a fork of this one, which has torch and transformers in memory but not Whence.
+    They run in a process that is a fork of this one, which has torch and transformers in memory but not Whence.
     """
-    tests = suite.tests(mutant.module, mutant.line, BUDGET)
+    tests = suite.tests(mutant.module, (mutant.line, mutant.runs), BUDGET)
     if not tests:
         return Verdict(False, "no test runs it", 0, 0.0)
-    expected = sum(suite.seconds.get(test, 0.0) for test in tests)
     begin = time.monotonic()
+    quick = [test for test in tests if Path(test.partition("::")[0]).name in QUICK]
+    how = "nothing failed"
     with copy.changed(mutant.module, mutant.source):
-        child = os.fork()
-        if child == 0:
-            _run(copy, tests)
-        code = _wait(child, 3 * expected + PATIENCE)
-    seconds = time.monotonic() - begin
+        for part in (quick, [test for test in tests if test not in quick]):
+            if part and how == "nothing failed":
+                how = _tried(copy, part, sum(suite.seconds.get(test, 0.0) for test in part))
+    return Verdict(how != "nothing failed", how, len(tests), time.monotonic() - begin)
+
+
+def _tried(copy: Copy, tests: list[str], expected: float) -> str:
+    """How some tests ended."""
+    child = os.fork()
+    if child == 0:
+        _run(copy, tests)
+    code = _wait(child, 3 * expected + PATIENCE)
     if code == BROKEN:
-        raise RuntimeError(f"The tests of {mutant.name} could not be started.")
+        raise RuntimeError(f"The tests could not be started: {', '.join(tests)}.")
     if code is None:
-        return Verdict(True, "time", len(tests), seconds)
-    if code == 0:
-        return Verdict(False, "nothing failed", len(tests), seconds)
-    return Verdict(True, "test" if code == 1 else "import", len(tests), seconds)
+        return "time"
+    return "nothing failed" if code == 0 else "test" if code == 1 else "import"
 
 
 def _run(copy: Copy, tests: list[str]) -> None:
@@ -81,7 +88,8 @@ def _run(copy: Copy, tests: list[str]) -> None:
         import pytest
 
         files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
-        flags = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov", "-p", "no:logging", "--tb=no"]
+        os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+        flags = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:logging", "--tb=no"]
         code = int(pytest.main([*flags, *files], plugins=[_Chosen(tests)]))
     finally:
         os._exit(code)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import torch
 import torch.nn.functional as F  # as everywhere in torch code
@@ -9,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whence.propagate import where_needed
-from whence.rules.linear import EPS, alpha_beta, safe_divide, z_box, z_plus
+from whence.rules.linear import EPS, alpha_beta, epsilon, gamma, safe_divide, z_box, z_plus
 from whence.rules.relevance import share
 
 shapes = {
@@ -108,3 +110,15 @@ def test_rows_that_carry_nothing_are_left_out_and_get_nothing(rows, inputs, outp
     assert found.shape == (rows, 1, inputs)
     assert torch.allclose(found[:, 0], z_plus(F.linear, x, w, R), atol=1e-13, rtol=1e-12)
     assert sum(asked) == (rows if rows < 2 else int(picked < rows))
+
+
+def test_constants_are_those_of_the_papers_and_of_the_published_code():
+    def defaults(rule):
+        return {k: p.default for k, p in inspect.signature(rule).parameters.items() if p.default is not p.empty}
+
+    assert EPS == 1e-9
+    assert defaults(epsilon) == {"bias": None, "eps": 1e-6, "signed": True}
+    assert defaults(gamma) == {"bias": None, "gamma": 0.25, "eps": 1e-6}
+    assert defaults(z_plus) == {"bias": None, "eps": EPS, "w_abs": None}
+    assert defaults(alpha_beta) == {"bias": None, "alpha": 2.0, "eps": EPS}
+    assert defaults(z_box) == {"bias": None, "low": None, "high": None, "eps": EPS}
