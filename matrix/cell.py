@@ -108,7 +108,7 @@ class Cell:
         command = [python, "-m", "pytest", "-p", "no:cacheprovider", "-m", "not slow", "--tb=line", *files]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=_environment())
         passed, failed = (sum(map(int, re.findall(rf"(\d+) {w}", done.stdout))) for w in ("passed", "(?:failed|error)"))
-        failures = "\n".join(re.findall(r"^(?:FAILED|ERROR) .*$", done.stdout, re.M))
+        failures = "\n".join(re.findall(r"^(?:FAILED|ERROR|E  ) .*$", done.stdout, re.M))
         why = "" if done.returncode == 0 else failures or done.stdout[-1500:] + done.stderr[-500:]
         return Found(self.name, versions, passed, failed, time.monotonic() - begin, why)
 

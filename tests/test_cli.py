@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 import tiny
 from PIL import Image
-from test_check import WORDS, bert, saved
-from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
+from test_check import WORDS, bert, image_processor, saved
 from typer.testing import CliRunner
 
 import whence
@@ -49,7 +48,7 @@ def vit(tmp_path_factory):
     labels = {0: "tabby, tabby cat", 1: "dog", 2: "Egyptian cat"}
     network.config.id2label, network.config.label2id = labels, {v: k for k, v in labels.items()}
     directory = tmp_path_factory.mktemp("models") / "vit"
-    return str(saved(directory, network, ViTImageProcessorPil(size={"height": 12, "width": 12})))
+    return str(saved(directory, network, image_processor("ViTImageProcessor")(size={"height": 12, "width": 12})))
 
 
 @pytest.fixture
