@@ -103,6 +103,8 @@ def chosen(found: list[Mutant], cap: int, seed: int) -> list[Mutant]:
         groups[mutant.function].append(mutant)
     kept = []
     for function, group in groups.items():
-        draw = random.Random(f"{seed} {group[0].module} {function}")
-        kept += group if not cap or len(group) <= cap else draw.sample(group, cap)
+        random.Random(f"{seed} {group[0].module} {function}").shuffle(
+            group
+        )  # a higher cap adds to what a lower one has
+        kept += group[:cap] if cap else group
     return sorted(kept, key=lambda m: (m.line, m.before, m.after))
