@@ -103,8 +103,6 @@ def chosen(found: list[Mutant], cap: int, seed: int) -> list[Mutant]:
         groups[mutant.function].append(mutant)
     kept = []
     for function, group in groups.items():
-        random.Random(f"{seed} {group[0].module} {function}").shuffle(
-            group
-        )  # a higher cap adds to what a lower one has
+        random.Random(f"{seed} {group[0].module} {function}").shuffle(group)
         kept += group[:cap] if cap else group
     return sorted(kept, key=lambda m: (m.line, m.before, m.after))
