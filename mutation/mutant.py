@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from .changes import changes
 
-#: what is not an equation: annotations, messages, how a method is listed
+#: what is not an equation: annotations, messages; nor is the ``strict`` of a zip, which only guards
 SKIPPED = (ast.Raise, ast.Assert, ast.JoinedStr, ast.Import, ast.ImportFrom)
 
 
@@ -69,7 +69,7 @@ def _inside(tree: ast.Module) -> Iterator[tuple[str, ast.AST, int]]:
     stack: list[tuple[str, bool, ast.AST, int]] = [("", False, tree, 0)]
     while stack:
         name, within, node, runs = stack.pop()
-        if isinstance(node, SKIPPED):
+        if isinstance(node, SKIPPED) or (isinstance(node, ast.keyword) and node.arg == "strict"):
             continue
         if isinstance(node, ast.stmt):
             runs = node.lineno

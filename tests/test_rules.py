@@ -10,8 +10,9 @@ import torch.nn.functional as F  # as everywhere in torch code
 from hypothesis import given
 from hypothesis import strategies as st
 
+from whence.errors import MethodError
 from whence.propagate import where_needed
-from whence.rules.linear import EPS, alpha_beta, epsilon, gamma, safe_divide, z_box, z_plus
+from whence.rules.linear import EPS, alpha_beta, epsilon, gamma, pull, safe_divide, stable_divide, z_box, z_plus
 from whence.rules.relevance import share
 
 shapes = {
@@ -122,3 +123,33 @@ def test_constants_are_those_of_the_papers_and_of_the_published_code():
     assert defaults(z_plus) == {"bias": None, "eps": EPS, "w_abs": None}
     assert defaults(alpha_beta) == {"bias": None, "alpha": 2.0, "eps": EPS}
     assert defaults(z_box) == {"bias": None, "low": None, "high": None, "eps": EPS}
+
+
+def test_a_stabiliser_has_the_sign_of_its_denominator_and_is_positive_at_zero():
+    one, b = torch.ones(4, dtype=torch.float64), torch.tensor([-1.0, 0.0, -0.0, 1.0], dtype=torch.float64)
+    assert stable_divide(one, b, 0.5).tolist() == [-1 / 1.5, 2.0, 2.0, 1 / 1.5]
+    assert stable_divide(one, b, 0.0).tolist() == [-1.0, 0.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("apply", [F.linear, lambda x, w, bias=None: F.linear(x, w, bias)], ids=["linear", "any"])
+def test_a_product_is_pulled_back_and_its_input_left_as_it_was(apply):
+    x, w, s = layer(2, 3, 4, 0)
+    z, back = pull(apply, x, w)
+    assert torch.allclose(z, x @ w.T)
+    assert torch.allclose(back(s), s @ w)
+    assert not x.requires_grad
+    assert not z.requires_grad
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (-3.0, -1.0), (2.0, 4.0)])
+def test_bounds_hold_but_for_a_thousandth_of_their_distance(low, high):
+    w = torch.ones(1, 2, dtype=torch.float64)
+    R = torch.ones(1, 1, dtype=torch.float64)
+    for beyond, allowed in ((0.0018, True), (0.0022, False)):
+        for x in ([low - beyond, high], [low, high + beyond]):
+            given = torch.tensor([x], dtype=torch.float64)
+            if allowed:
+                assert torch.isfinite(z_box(F.linear, given, w, R, low=low, high=high)).all()
+            else:
+                with pytest.raises(MethodError, match="bounds that every input keeps"):
+                    z_box(F.linear, given, w, R, low=low, high=high)
