@@ -11,9 +11,11 @@ HEAD = """# Compatibility
 What `make matrix` found: each row is an environment of its own with these versions and the extras {extras}, in which
 {files} files of tests were run: rules, published numbers in float64 and float32, the trace, files, the command line.
 *oldest* is the lower bound in `pyproject.toml`, *pinned* what `constraints.txt` pins and all other tests run with,
-*newest* what pip installed that day. (The web page, extra `app`, needs transformers 5, as gradio and transformers 4 ask
-for different versions of huggingface-hub; it is not among these tests.) A row without numbers could not be had on the machine that made this page, for the
+*newest* what pip installed that day. A row without numbers could not be had on the machine that made this page, for the
 reason beside it.
+
+The web page (extra `app`) is not among these tests. It needs transformers 5, as gradio and transformers 4 ask for
+different versions of huggingface-hub.
 
 | Python, torch, transformers | installed | result |
 |---|---|---|

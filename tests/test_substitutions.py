@@ -207,6 +207,9 @@ NORMS = {
     "by name": (
         lambda x: F.layer_norm(x, normalized_shape=(5,), weight=WEIGHT, eps=0.3), {"weight": WEIGHT, "eps": 0.3},
     ),
+    "by position": (
+        lambda x: torch.layer_norm(x, (5,), WEIGHT, BIAS, 0.1), {"weight": WEIGHT, "bias": BIAS, "eps": 0.1},
+    ),
     "nothing": (lambda x: F.layer_norm(x, (5,)), {}),
     "two dimensions": (lambda x: F.layer_norm(x, (3, 5), eps=0.2), {"eps": 0.2, "dims": (-2, -1)}),
 }  # fmt: skip
@@ -227,17 +230,20 @@ def test_the_deviation_of_an_rms_norm_is_a_constant(rule, eps):
     used = torch.finfo(torch.float64).eps if eps is None else eps
     by_hand = lambda x: x / deviation(x, used, center=False) * WEIGHT  # noqa: E731  # the equation
     same(lambda x: F.rms_norm(x, (5,), WEIGHT, eps), [X], {"norm": rule}, by_hand)
+    same(lambda x: torch.rms_norm(x, (5,), WEIGHT, eps), [X], {"norm": rule}, by_hand)
 
 
 def test_an_rms_norm_of_small_values_has_the_right_epsilon():
     small = 1e-8 * X
     eps = torch.finfo(torch.float64).eps
     by_hand = lambda x: x / deviation(x, eps, center=False)  # noqa: E731  # the equation
-    same(lambda x: F.rms_norm(x, (5,)), [small], {"norm": rules.detach_deviation}, by_hand)
+    for function in (F.rms_norm, torch.rms_norm):
+        same(lambda x, f=function: f(x, (5,)), [small], {"norm": rules.detach_deviation}, by_hand)
 
 
 def test_a_layer_norm_of_small_values_has_the_right_epsilon():
-    same(lambda x: F.layer_norm(x, (5,)), [1e-3 * X], {"norm": rules.detach_deviation}, layer_norm)
+    for function in (F.layer_norm, torch.layer_norm):
+        same(lambda x, f=function: f(x, (5,)), [1e-3 * X], {"norm": rules.detach_deviation}, layer_norm)
 
 
 @pytest.mark.parametrize("rule", [rules.detach_deviation, rules.detach_mean_and_deviation])
@@ -245,21 +251,26 @@ def test_a_statistic_that_a_tensor_is_divided_by_is_a_constant(rule):
     def function(x):
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 0.1)
 
+    def other_way_round(x):
+        return torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 0.1) * x
+
     def divided(x):
         return x / (x.pow(2).mean(-1, keepdim=True) + 0.1).sqrt()
 
-    for f in (function, divided):
+    for f in (function, other_way_round, divided):
         same(f, [X], {"normalise": rule}, lambda x: x / deviation(x, 0.1, center=False))
 
 
 def test_any_denominator_is_a_constant():
     same(lambda a, b: a / (2 + b.abs()), [X, X + 1], {"normalise": rules.detach_deviation},
          lambda a, b: a / (2 + b.abs()).detach())  # fmt: skip
+    same(lambda a, b: a[..., :1] / (2 + b.abs()), [X, X + 1], {"normalise": rules.detach_deviation},
+         lambda a, b: a[..., :1] / (2 + b.abs()).detach())  # fmt: skip
 
 
 # -- activations and gates -------------------------------------------------------------------------------------------
 
-POINTS = torch.tensor([[-2.0, -0.5, 0.0, 0.3, 4.0]], dtype=torch.float64)
+POINTS = torch.tensor([[-2.0, -0.5, -0.0, 0.0, 0.3, 4.0]], dtype=torch.float64)
 
 
 def ratio(f, eps=0.0):
@@ -276,6 +287,15 @@ def ratio(f, eps=0.0):
 def test_an_activation_hands_on_all_it_gets(f):
     book = dict.fromkeys(("gated", "activation"), rules.activation_ratio)
     same(f, [POINTS], book, ratio(f))
+
+
+def test_functions_of_more_than_the_input_keep_their_derivative():
+    """An exponent that is the input, or two operands that are: there is no one input to hand all of it to."""
+    book = dict.fromkeys(("gated", "activation"), rules.activation_ratio)
+    power = lambda x: torch.pow(2.0, x)  # noqa: E731
+    same(power, [X], book, power)
+    both = lambda a, b: torch.pow(a.abs() + 1, b)  # noqa: E731
+    same(both, [X, X + 1], {**book, "unknown": rules.activation_ratio}, both)
 
 
 def test_the_stabiliser_of_the_published_code_is_added_to_the_input():
