@@ -32,31 +32,31 @@ def report(
         settings: caps, seed and test files of the run.
     """
     groups: dict[str, list[Mutant]] = defaultdict(list)
-    for mutant in drawn:
+    tried = [m for m in drawn if m.name in known or key(m) in verdicts]
+    for mutant in tried:
         groups[mutant.module].append(mutant)
-    rules = [m for m in drawn if m.module.startswith("rules/")]
-    rest = [m for m in drawn if not m.module.startswith("rules/")]
+    rules = [m for m in tried if m.module.startswith("rules/")]
+    rest = [m for m in tried if not m.module.startswith("rules/")]
     head = "| module | tried | killed | equivalent | survived | score |\n|---|---|---|---|---|---|"
     rows = [_row(f"`{module}`", found, verdicts, known) for module, found in groups.items()]
-    rows += [_row(f"**{name}**", found, verdicts, known) for name, found in (("rules", rules), ("the rest", rest))]
+    rows += [_row(f"**{name}**", m, verdicts, known) for name, m in (("rules", rules), ("the rest", rest)) if m]
     caps = settings["caps"]
     how = (
-        f"Of {made} mutants {len(drawn)} were tried: at most {caps['rules']} of each function in the rules and "
-        f"{caps['rest']} elsewhere, drawn with seed {settings['seed']}. Each met the tests that run its line, the "
-        f"quickest of each file first, up to {BUDGET:.0f} seconds of them, out of {len(settings['files'][0])} files of "
-        f"tests, and for what is no rule {len(settings['files'][1])} more. A mutant once "
-        "killed is not tried again while its module is unchanged."
+        f"Of {made} mutants {len(drawn)} were drawn with seed {settings['seed']}: at most {caps['rules']} of each "
+        f"function in the rules and {caps['rest']} elsewhere. {len(tried)} of them were tried. Each met the tests that "
+        f"run its line, the quickest of each file first, up to {BUDGET:.0f} seconds of them, out of "
+        f"{len(settings['files'][0])} files of tests, and for what is no rule {len(settings['files'][1])} more. A mutant "
+        "once killed is not tried again while its module is unchanged."
     )
     return "\n".join([HEAD, how, "", head, *rows, "", *_survivors(drawn, verdicts, known), *_equivalent(known), ""])
 
 
 def _row(name: str, found: list[Mutant], verdicts: Mapping[str, Verdict], known: Mapping[str, str]) -> str:
-    tried = [m for m in found if m.name in known or key(m) in verdicts]
-    same = sum(m.name in known for m in tried)
-    killed = sum(verdicts[key(m)].killed for m in tried if m.name not in known)
-    rest = len(tried) - same
+    same = sum(m.name in known for m in found)
+    killed = sum(verdicts[key(m)].killed for m in found if m.name not in known)
+    rest = len(found) - same
     score = f"{100 * killed / rest:.1f} %" if rest else "none"
-    return f"| {name} | {len(tried)} | {killed} | {same} | {rest - killed} | {score} |"
+    return f"| {name} | {len(found)} | {killed} | {same} | {rest - killed} | {score} |"
 
 
 def _survivors(drawn: list[Mutant], verdicts: Mapping[str, Verdict], known: Mapping[str, str]) -> list[str]:
