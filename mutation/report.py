@@ -45,8 +45,8 @@ def report(
         f"Of {made} mutants {len(drawn)} were drawn with seed {settings['seed']}: at most {caps['rules']} of each "
         f"function in the rules and {caps['rest']} elsewhere. {len(tried)} of them were tried. Each met the tests that "
         f"run its line, the quickest of each file first, up to {BUDGET:.0f} seconds of them, out of "
-        f"{len(settings['files'][0])} files of tests, and for what is no rule {len(settings['files'][1])} more. A mutant "
-        "once killed is not tried again while its module is unchanged."
+        f"{len(settings['files'][0])} files of tests, and for what is no rule {len(settings['files'][1])} more. "
+        "A mutant once killed is not tried again while its module is unchanged."
     )
     return "\n".join([HEAD, how, "", head, *rows, "", *_survivors(drawn, verdicts, known), *_equivalent(known), ""])
 

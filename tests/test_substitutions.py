@@ -132,8 +132,14 @@ def test_a_mask_that_lives_is_a_factor_of_the_probabilities():
         same(fused, [*QKV, MASK], {"attention": rules.share_attention}, halves)
 
 
-def test_options_of_fused_attention_are_kept_when_factors_share():
-    fused = functools.partial(F.scaled_dot_product_attention, is_causal=True, scale=0.3)
+POSITIONS = {
+    "by name": functools.partial(F.scaled_dot_product_attention, is_causal=True, scale=0.3),
+    "by position": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, None, 0.0, True, scale=0.3),
+}
+
+
+@pytest.mark.parametrize("how", POSITIONS)
+def test_options_of_fused_attention_are_kept_when_factors_share(how):
 
     def halves(q, k, v):
         scores = q @ k.mT * 0.3
@@ -141,7 +147,7 @@ def test_options_of_fused_attention_are_kept_when_factors_share():
         out = torch.softmax(scores, -1) @ v
         return out / 2 + out.detach() / 2
 
-    same(fused, QKV, {"attention": rules.share_attention}, halves)
+    same(POSITIONS[how], QKV, {"attention": rules.share_attention}, halves)
 
 
 SHOWN = {
@@ -169,6 +175,8 @@ def test_a_map_that_is_shown_changes_no_derivative(name):
 
 def test_a_mask_gets_its_gradient_where_its_map_is_shown():
     same(FUSED["by position"], [*QKV, MASK], {"attention": rules.show_map}, attended)
+    _, trace = traced(FUSED["by position"], [*QKV, MASK], {"attention": rules.show_map})
+    assert not trace.attentions[0].shown.mask.requires_grad
     hidden = torch.tensor([[True, False, True, True]] * 4)
     by_hand = lambda q, k, v: attended(q, k, v, torch.zeros(4, 4).masked_fill(~hidden, -math.inf))  # noqa: E731
     same(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, hidden), QKV, {"attention": rules.show_map}, by_hand)
@@ -176,6 +184,8 @@ def test_a_mask_gets_its_gradient_where_its_map_is_shown():
 
 def test_the_map_and_its_gradient_are_shown_in_the_backward():
     out, trace = traced(F.scaled_dot_product_attention, QKV, {"attention": rules.show_map})
+    shown = trace.attentions[0].shown
+    assert not any(t.requires_grad for t in (shown.query, shown.key, shown.value))
     seen = []
     trace.attentions[0].shown.visit = lambda A, gradient: seen.append((A.clone(), gradient.clone()))
     g = drawn(*out.shape, seed=9)
@@ -343,6 +353,12 @@ def test_what_a_rule_cuts_off_is_known_to_the_trace():
 def test_factors_of_a_product_share_equally(kind):
     f = (lambda a, b: a @ b.mT) if kind == "matmul" else (lambda a, b: a * b)
     same(f, [X, X + 1], {kind: rules.share_product}, lambda a, b: f(a, b) / 2 + f(a, b).detach() / 2)
+
+
+def test_each_of_three_factors_gets_a_third():
+    f = lambda a, b, c: torch.einsum("bij,bkj,bkl->bil", a, b, c)  # noqa: E731
+    same(f, [X, X + 1, X - 1], {"matmul": rules.share_product, "unknown": rules.share_product},
+         lambda *factors: f(*factors) / 3 + f(*factors).detach() * 2 / 3)  # fmt: skip
 
 
 # -- linear layers and sums ------------------------------------------------------------------------------------------
