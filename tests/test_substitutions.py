@@ -409,7 +409,8 @@ def weighed(a, b, constant):
 def test_a_summand_against_the_sum_counts_for_less(constant):
     branch = drawn(5, 5, seed=4)
     x = X.clone()
-    x[1] = 0.0  # a row of zeros: the sum is 0, too
+    x[1] = 0.0  # the sum is 0, too
+    x[0, 0, 0] = 0.0  # it is not
 
     def block(x):
         return x + x @ branch
