@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -24,6 +24,7 @@ class Mutant:
         line: its line.
         runs: a line that is run when it matters: of the statement that it is part of, or, for a default value, of the
             function's body.
+        nth: which of several in the function that read the same.
         kind: what sort of slip it is.
         before: the expression.
         after: what it became.
@@ -38,16 +39,19 @@ class Mutant:
     after: str
     source: str = field(repr=False)
     runs: int = 0
+    nth: int = 1
 
     @property
     def name(self) -> str:
         """Without the line, so that it outlives edits elsewhere in the file."""
-        return f"{self.module} {self.function}: {self.before} → {self.after}"
+        again = f" ({self.nth})" if self.nth > 1 else ""
+        return f"{self.module} {self.function}: {self.before} → {self.after}{again}"
 
 
 def mutants(module: str, source: str) -> Iterator[Mutant]:
     """Every mutant of a module, in the order of its lines."""
     text = source.encode()
+    seen: Counter[tuple[str, str, str]] = Counter()
     starts = [0]
     for line in text.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
@@ -61,7 +65,10 @@ def mutants(module: str, source: str) -> Iterator[Mutant]:
             after = ast.unparse(ast.fix_missing_locations(new))
             put = after if isinstance(new, ast.stmt) else f"({after})"
             changed = (text[:begin] + put.encode() + text[end:]).decode()
-            yield Mutant(module, function, node.lineno, kind, " ".join(before.split()), after, changed, runs)
+            short = " ".join(before.split())
+            seen[function, short, after] += 1
+            nth = seen[function, short, after]
+            yield Mutant(module, function, node.lineno, kind, short, after, changed, runs, nth)
 
 
 def _inside(tree: ast.Module) -> Iterator[tuple[str, ast.AST, int]]:

@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whence.errors import MethodError
-from whence.propagate import where_needed
+from whence.methods.transformer_attribution import relevance_rulebook
+from whence.propagate import Phase, where_needed
 from whence.rules.linear import EPS, alpha_beta, epsilon, gamma, pull, safe_divide, stable_divide, z_box, z_plus
-from whence.rules.relevance import share
+from whence.rules.relevance import Rules, share
+from whence.trace import Trace
 
 shapes = {
     "rows": st.integers(1, 5),
@@ -153,3 +155,43 @@ def test_bounds_hold_but_for_a_thousandth_of_their_distance(low, high):
             else:
                 with pytest.raises(MethodError, match="bounds that every input keeps"):
                     z_box(F.linear, given, w, R, low=low, high=high)
+
+
+def relevance(function, x, R):
+    """Relevance of the input of a small model, by the rules of transformer-attribution."""
+    book = relevance_rulebook(Rules(Phase(), EPS))
+    with Trace(book.rules, len(x), book.maps, book.fan_out) as trace:
+        out = function(trace.input("x", x))
+    book.phase.relevance = True
+    return torch.autograd.grad(out, trace.sources[0].tensor, R)[0]
+
+
+def test_values_that_a_rule_needs_survive_a_model_that_overwrites_them():
+    x, w, R = layer(2, 5, 4, 1)
+
+    def function(x, overwrites):
+        h = torch.tanh(x)
+        y = F.linear(h, w)
+        if overwrites:
+            h.add_(1.0)
+            y.add_(1.0)
+            return y
+        return y + 1.0
+
+    plain, overwritten = (relevance(lambda x, o=o: function(x, o), x, R) for o in (False, True))
+    assert torch.allclose(plain, overwritten)
+    assert torch.allclose(plain, z_plus(F.linear, torch.tanh(x), w, R), rtol=1e-6)
+
+
+def test_what_is_normalised_gets_all_relevance_and_its_statistic_none():
+    """Whichever stands first, and whether or not it is a linear function of the input."""
+    x, _, _ = layer(3, 5, 1, 2)
+    R = torch.rand(3, 5, dtype=torch.float64)
+
+    def deviation(h):
+        return torch.rsqrt(h.square().mean(-1, keepdim=True) + 0.1)
+
+    for inner in (torch.tanh, lambda x: 2 * x):
+        for function in (lambda h: deviation(h) * h, lambda h: h * deviation(h)):
+            found = relevance(lambda x, f=function, i=inner: f(i(x)), x, R)
+            assert torch.allclose(found, R, rtol=1e-6)
