@@ -195,3 +195,16 @@ def test_what_is_normalised_gets_all_relevance_and_its_statistic_none():
         for function in (lambda h: deviation(h) * h, lambda h: h * deviation(h)):
             found = relevance(lambda x, f=function, i=inner: f(i(x)), x, R)
             assert torch.allclose(found, R, rtol=1e-6)
+
+
+@pytest.mark.parametrize("function", [torch.tanh, torch.sigmoid, torch.exp, lambda x: torch.softmax(x, -1)])
+def test_the_gradient_of_what_is_overwritten_is_the_true_one(function):
+    """These save their own output for the backward, and the model writes into it."""
+    x, _, _ = layer(2, 5, 1, 3)
+    book = relevance_rulebook(Rules(Phase(), EPS))
+    with Trace(book.rules, len(x), book.maps, book.fan_out) as trace:
+        out = function(trace.input("x", x)).mul_(3.0)
+    g = torch.linspace(1, 2, 10, dtype=torch.float64).reshape(2, 5)
+    found = torch.autograd.grad(out, trace.sources[0].tensor, g)[0]
+    leaf = x.clone().requires_grad_()
+    assert torch.allclose(found, torch.autograd.grad(3.0 * function(leaf), leaf, g)[0])
