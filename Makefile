@@ -6,7 +6,8 @@ READY := $(VENV)/.ready
 # one process per core, each with one thread
 JOBS ?= auto
 
-.PHONY: test test-slow fuzz lint types bench bench-peers conformance conformance-timm models tables screenshots audit demo clean
+.PHONY: test test-slow fuzz lint types bench bench-peers conformance conformance-timm models tables screenshots audit demo \
+	coverage mutation matrix dist licences clean
 
 $(READY): pyproject.toml constraints.txt
 	@echo "Installing into $(VENV) (the first time takes a few minutes)"
@@ -83,6 +84,32 @@ audit: $(READY)
 # pictures of the web page for docs/serve.md; needs Chromium
 screenshots: $(READY)
 	@$(BIN)/python -W ignore docs/serve/screenshots.py
+
+# how much of the package the tests run; the figure of each file, and an error below 95 %
+coverage: $(READY)
+	@echo "Running the tests with coverage (half an hour on two cores)"
+	@rm -rf build/coverage && mkdir -p build/coverage
+	@OMP_NUM_THREADS=1 COVERAGE_FILE=$(CURDIR)/build/coverage/data $(BIN)/pytest -n $(JOBS) -m "not slow" --cov \
+	  --cov-report=html:build/coverage/html --cov-report=term --cov-fail-under=95
+
+# docs/mutation.md: are the tests sharp? Goes on where it stopped
+mutation: $(READY)
+	@echo "Breaking equations one place at a time (hours on two cores; goes on where it stopped)"
+	@$(BIN)/python -W ignore -m mutation
+
+# docs/compatibility.md: every version of Python, torch and transformers that can be had here (several gigabytes)
+matrix:
+	@echo "Trying versions of Python, torch and transformers, each in an environment of its own"
+	@$(PYTHON) -m matrix
+
+# wheel and sdist into dist/, each tried in a clean environment
+dist: $(READY)
+	@echo "Building wheel and sdist, and trying each in a clean environment"
+	@$(BIN)/python -m release
+
+# docs/licences.md: licences of dependencies and of what is shipped
+licences: $(READY)
+	@$(BIN)/python docs/licences.py
 
 demo: $(READY)
 	@echo "Explaining sentences and pictures with the models that come with Whence"

@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 import tiny
 from PIL import Image
-from test_check import WORDS, bert, saved
-from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
+from test_check import WORDS, bert, image_processor, saved
 from typer.testing import CliRunner
 
 import whence
@@ -49,7 +48,7 @@ def vit(tmp_path_factory):
     labels = {0: "tabby, tabby cat", 1: "dog", 2: "Egyptian cat"}
     network.config.id2label, network.config.label2id = labels, {v: k for k, v in labels.items()}
     directory = tmp_path_factory.mktemp("models") / "vit"
-    return str(saved(directory, network, ViTImageProcessorPil(size={"height": 12, "width": 12})))
+    return str(saved(directory, network, image_processor("ViTImageProcessor")(size={"height": 12, "width": 12})))
 
 
 @pytest.fixture
@@ -275,18 +274,20 @@ def test_methods_are_listed():
     assert {row["name"] for row in rows} == set(whence.methods())
     assert all(row["name"] in printed and row["paper"] in printed for row in rows)
     assert {"at"} <= set(next(row for row in rows if row["name"] == "conservative-lrp")["options"])
-    described = {"name", "class_specific", "conservative", "forwards", "backwards", "needs", "paper", "options"}
+    described = {"name", "class_specific", "conservative", "lrp", "forwards", "backwards", "needs", "paper", "options"}
     assert all(set(row) == {*described, "shows", "beware"} for row in rows)
     assert all(row["shows"].endswith(".") and row["beware"].endswith(".") for row in rows)
 
 
 def test_a_pipe_gets_one_line_a_method_and_a_terminal_what_fits(monkeypatch):
     lines = run("methods").stdout.splitlines()
-    assert lines[0].split() == ["method", "class-specific", "conserves", "forwards", "backwards", "needs", "paper"]
+    head = "method per-class conserves LRP forwards backwards needs paper"
+    assert lines[0].split() == head.split()
     assert [line.split()[0] for line in lines[1:]] == list(whence.methods())
     monkeypatch.setattr(cli.look, "sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True)))
     for columns in (80, 300):
         result = CliRunner().invoke(cli.app, ["methods"], env={"COLUMNS": str(columns)})
+        assert "patented" in result.stderr
         assert result.stdout.rstrip("\n") == whence.methods().table(columns)
         assert max(map(len, result.stdout.splitlines())) <= columns
 

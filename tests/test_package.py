@@ -13,8 +13,8 @@ SOURCE = Path(whence.__file__).parent
 
 #: from the ground up: a module imports only what stands before it
 ORDER = [
-    "errors", "options", "plain", "extras", "settings", "fingerprint", "progress", "magnitudes", "einsum", "axes",
-    "layout", "node", "custom", "fused", "undisturbed", "checkpoints", "call", "head", "residuals", "coverage",
+    "errors", "options", "plain", "extras", "raster", "settings", "fingerprint", "progress", "magnitudes", "einsum",
+    "axes", "layout", "node", "custom", "fused", "undisturbed", "checkpoints", "call", "head", "residuals", "coverage",
     "operations", "learned", "kinds", "attention", "propagate", "ledger", "trace", "target", "detectors", "scalars",
     "diagnosis", "heads", "boundary", "run", "inside", "together", "maps", "locality", "streams", "blocks",
     "routes", "biases", "rollup", "relations", "rules", "rules.linear", "rules.gradient", "rules.relevance",
@@ -85,10 +85,10 @@ def test_the_list_of_methods_can_be_read():
     wide, narrow = listed.table(), listed.table(80)
     assert len(wide.splitlines()) == 1 + len(listed)
     assert max(map(len, narrow.splitlines())) <= 80
-    assert narrow.splitlines()[0].split() == wide.splitlines()[0].split()[:5]
+    assert narrow.splitlines()[0].split() == wide.splitlines()[0].split()[:6]
     for name, method in listed.items():
         cost = [str(method.forwards), str(method.backwards)]
-        marks = ["yes" if mark else "no" for mark in (method.class_specific, method.conservative)]
+        marks = ["yes" if mark else "no" for mark in (method.class_specific, method.conservative, method.lrp)]
         line = next(line for line in wide.splitlines() if line.startswith(f"{name} "))
         assert line.split() == [name, *marks, *" ".join(cost).split(), *method.needs.split(), *method.paper.split()]
         assert " ".join([name, *marks, *cost, "needs", method.needs + ";", method.paper]) in " ".join(narrow.split())
@@ -100,3 +100,12 @@ def test_the_list_of_methods_is_made_for_the_terminal_it_is_printed_on(monkeypat
     monkeypatch.setenv("COLUMNS", "70")
     assert str(whence.methods()) == whence.methods().table(70)
     assert whence.methods() == dict(whence.methods())
+
+
+def test_every_form_of_lrp_is_marked_as_one():
+    """By its name, or by rules of LRP in its rulebook; the page that says what that means names them all."""
+    marked = {name for name, method in whence.methods().items() if method.lrp}
+    assert {name for name in whence.methods() if "lrp" in name} <= marked
+    assert marked >= {"transformer-attribution", "libragrad", "dave"}
+    told = (Path(__file__).parent.parent / "docs" / "legal.md").read_text()
+    assert all(f"`{name}`" in told for name in marked)

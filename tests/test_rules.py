@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import torch
 import torch.nn.functional as F  # as everywhere in torch code
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whence.propagate import where_needed
-from whence.rules.linear import EPS, alpha_beta, safe_divide, z_box, z_plus
-from whence.rules.relevance import share
+from whence.errors import MethodError
+from whence.methods.transformer_attribution import relevance_rulebook
+from whence.propagate import Phase, where_needed
+from whence.rules.linear import EPS, alpha_beta, epsilon, gamma, pull, safe_divide, stable_divide, z_box, z_plus
+from whence.rules.relevance import Rules, share
+from whence.trace import Trace
 
 shapes = {
     "rows": st.integers(1, 5),
@@ -108,3 +113,98 @@ def test_rows_that_carry_nothing_are_left_out_and_get_nothing(rows, inputs, outp
     assert found.shape == (rows, 1, inputs)
     assert torch.allclose(found[:, 0], z_plus(F.linear, x, w, R), atol=1e-13, rtol=1e-12)
     assert sum(asked) == (rows if rows < 2 else int(picked < rows))
+
+
+def test_constants_are_those_of_the_papers_and_of_the_published_code():
+    def defaults(rule):
+        return {k: p.default for k, p in inspect.signature(rule).parameters.items() if p.default is not p.empty}
+
+    assert EPS == 1e-9
+    assert defaults(epsilon) == {"bias": None, "eps": 1e-6, "signed": True}
+    assert defaults(gamma) == {"bias": None, "gamma": 0.25, "eps": 1e-6}
+    assert defaults(z_plus) == {"bias": None, "eps": EPS, "w_abs": None}
+    assert defaults(alpha_beta) == {"bias": None, "alpha": 2.0, "eps": EPS}
+    assert defaults(z_box) == {"bias": None, "low": None, "high": None, "eps": EPS}
+
+
+def test_a_stabiliser_has_the_sign_of_its_denominator_and_is_positive_at_zero():
+    one, b = torch.ones(4, dtype=torch.float64), torch.tensor([-1.0, 0.0, -0.0, 1.0], dtype=torch.float64)
+    assert stable_divide(one, b, 0.5).tolist() == [-1 / 1.5, 2.0, 2.0, 1 / 1.5]
+    assert stable_divide(one, b, 0.0).tolist() == [-1.0, 0.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("apply", [F.linear, lambda x, w, bias=None: F.linear(x, w, bias)], ids=["linear", "any"])
+def test_a_product_is_pulled_back_and_its_input_left_as_it_was(apply):
+    x, w, s = layer(2, 3, 4, 0)
+    z, back = pull(apply, x, w)
+    assert torch.allclose(z, x @ w.T)
+    assert torch.allclose(back(s), s @ w)
+    assert not x.requires_grad
+    assert not z.requires_grad
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (-3.0, -1.0), (2.0, 4.0)])
+def test_bounds_hold_but_for_a_thousandth_of_their_distance(low, high):
+    w = torch.ones(1, 2, dtype=torch.float64)
+    R = torch.ones(1, 1, dtype=torch.float64)
+    for beyond, allowed in ((0.0018, True), (0.0022, False)):
+        for x in ([low - beyond, high], [low, high + beyond]):
+            given = torch.tensor([x], dtype=torch.float64)
+            if allowed:
+                assert torch.isfinite(z_box(F.linear, given, w, R, low=low, high=high)).all()
+            else:
+                with pytest.raises(MethodError, match="bounds that every input keeps"):
+                    z_box(F.linear, given, w, R, low=low, high=high)
+
+
+def relevance(function, x, R):
+    """Relevance of the input of a small model, by the rules of transformer-attribution."""
+    book = relevance_rulebook(Rules(Phase(), EPS))
+    with Trace(book.rules, len(x), book.maps, book.fan_out) as trace:
+        out = function(trace.input("x", x))
+    book.phase.relevance = True
+    return torch.autograd.grad(out, trace.sources[0].tensor, R)[0]
+
+
+def test_values_that_a_rule_needs_survive_a_model_that_overwrites_them():
+    x, w, R = layer(2, 5, 4, 1)
+
+    def function(x, overwrites):
+        h = torch.tanh(x)
+        y = F.linear(h, w)
+        if overwrites:
+            h.add_(1.0)
+            y.add_(1.0)
+            return y
+        return y + 1.0
+
+    plain, overwritten = (relevance(lambda x, o=o: function(x, o), x, R) for o in (False, True))
+    assert torch.allclose(plain, overwritten)
+    assert torch.allclose(plain, z_plus(F.linear, torch.tanh(x), w, R), rtol=1e-6)
+
+
+def test_what_is_normalised_gets_all_relevance_and_its_statistic_none():
+    """Whichever stands first, and whether or not it is a linear function of the input."""
+    x, _, _ = layer(3, 5, 1, 2)
+    R = torch.rand(3, 5, dtype=torch.float64)
+
+    def deviation(h):
+        return torch.rsqrt(h.square().mean(-1, keepdim=True) + 0.1)
+
+    for inner in (torch.tanh, lambda x: 2 * x):
+        for function in (lambda h: deviation(h) * h, lambda h: h * deviation(h)):
+            found = relevance(lambda x, f=function, i=inner: f(i(x)), x, R)
+            assert torch.allclose(found, R, rtol=1e-6)
+
+
+@pytest.mark.parametrize("function", [torch.tanh, torch.sigmoid, torch.exp, lambda x: torch.softmax(x, -1)])
+def test_the_gradient_of_what_is_overwritten_is_the_true_one(function):
+    """These save their own output for the backward, and the model writes into it."""
+    x, _, _ = layer(2, 5, 1, 3)
+    book = relevance_rulebook(Rules(Phase(), EPS))
+    with Trace(book.rules, len(x), book.maps, book.fan_out) as trace:
+        out = function(trace.input("x", x)).mul_(3.0)
+    g = torch.linspace(1, 2, 10, dtype=torch.float64).reshape(2, 5)
+    found = torch.autograd.grad(out, trace.sources[0].tensor, g)[0]
+    leaf = x.clone().requires_grad_()
+    assert torch.allclose(found, torch.autograd.grad(3.0 * function(leaf), leaf, g)[0])

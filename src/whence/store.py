@@ -22,6 +22,7 @@ from torch import Tensor
 from .errors import FileError
 from .extras import need
 from .origin import ImageOrigin, SeriesOrigin, SoundOrigin, Span, TextOrigin
+from .raster import open_raster
 
 FORMAT = "whence-explanations"
 VERSION = 1
@@ -93,10 +94,7 @@ def _picture(array: np.ndarray[Any, Any]) -> Record:
 
 
 def _pixels(encoded: str) -> np.ndarray[Any, Any]:
-    image = need("PIL.Image", "pictures", "vision")
-    with image.open(io.BytesIO(base64.b64decode(encoded, validate=True))) as opened:
-        if opened.width * opened.height > (image.MAX_IMAGE_PIXELS or math.inf):
-            raise ValueError(f"a picture in it unpacks to {opened.width} x {opened.height} pixels")
+    with open_raster(io.BytesIO(base64.b64decode(encoded, validate=True)), ("PNG",)) as opened:
         return np.asarray(opened.convert("RGB"))
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ..errors import InputError
 from ..extras import need
+from ..raster import open_raster
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Limits:
         """The same path, if what it leads to is a picture that is not too large; its pixels are not read for that."""
         image = need("PIL.Image", "pictures", "vision")
         try:
-            with image.open(path) as opened:
+            with open_raster(path) as opened:
                 width, height = opened.size
         except (OSError, ValueError, SyntaxError, image.DecompressionBombError) as error:
             raise InputError("The file is no picture that can be read: use a PNG, JPEG, WebP, GIF or BMP.") from error

@@ -17,6 +17,11 @@ from .inputs import read
 from .output import check_out
 from .words import Device, Dtype, Model, Pickle, Remote, Text, guarded, load
 
+PATENT = (
+    "LRP: yes marks forms of layer-wise relevance propagation. Its inventors call LRP patented, free of charge for "
+    "personal and scientific purposes: see docs/legal.md before commercial use."
+)
+
 
 def check(
     model: Model,
@@ -42,6 +47,7 @@ def methods(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")]
         typer.echo(json.dumps(all_methods().rows(), indent=2, default=str))
         return
     typer.echo(all_methods().table(shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
+    typer.echo(PATENT, err=True)
 
 
 def demo(

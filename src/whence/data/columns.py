@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..extras import need
+from ..raster import open_raster
 from .item import Item
 from .table import Row, Table, damaged
 
@@ -157,7 +158,7 @@ def _picture(path: Path, name: str, value: Any) -> Any:
         raise InputError(f"'{name}' is neither a path nor the bytes of a picture but {type(content).__name__}.")
     image = need("PIL.Image", "pictures", "vision")
     try:
-        return image.open(io.BytesIO(content))
+        return open_raster(io.BytesIO(content))
     except (OSError, SyntaxError, ValueError, image.DecompressionBombError) as error:
         raise InputError(f"'{name}' is not a picture that can be read: {error}.") from error
 

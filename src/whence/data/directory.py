@@ -47,8 +47,11 @@ def tables(directory: Path, split: str | None) -> tuple[list[Path], str]:
 
 
 def _saved(directory: Path) -> list[Path]:
-    files = [directory / str(entry["filename"]) for entry in _json(directory / "state.json", "_data_files")]
-    for path in files:
+    names = [str(entry["filename"]) for entry in _json(directory / "state.json", "_data_files")]
+    files = [directory / name for name in names]
+    for name, path in zip(names, files, strict=True):
+        if path.name != name:
+            raise FileError(f"The state.json of '{directory}' names '{name}', a file elsewhere, which is not read.")
         if not path.is_file():
             raise FileError(f"'{directory}' is incomplete: its state.json names '{path.name}', which is not there.")
     return files

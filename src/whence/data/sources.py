@@ -19,9 +19,13 @@ import numpy.typing as npt
 
 from ..errors import InputError
 from ..extras import need
+from ..raster import open_raster
 from .columns import to_label
 from .item import Item, Mask
 from .table import Line, damaged, decoded, lines
+
+LARGEST_MEMBER = 1 << 28  # bytes of a file in an archive, once it is unpacked
+LARGEST_SIDE = 1 << 12  # pixels of a side of MNIST's pictures
 
 Shown = tuple[int, npt.NDArray[np.uint8], int]
 
@@ -59,6 +63,8 @@ def _shown(images: Path, labels: Path) -> Iterator[Shown]:
         also, as_many = np.frombuffer(classes.read(8), ">i4")
         if (magic, also) != (2051, 2049) or count != as_many:
             raise ValueError(f"'{images.name}' and '{labels.name}' are not pictures and their labels")
+        if not (0 < height <= LARGEST_SIDE and 0 < width <= LARGEST_SIDE):
+            raise ValueError(f"its pictures would be {height} x {width} pixels")
         for number in range(1, count + 1):
             picture = np.frombuffer(pictures.read(height * width), np.uint8).reshape(height, width)
             yield number, picture, classes.read(1)[0]
@@ -115,6 +121,8 @@ def _members(archive: Path, folder: str | None) -> Iterator[tuple[str, bytes]]:
         for member in tar:
             parts = Path(member.name).parts
             if member.isfile() and len(parts) == depth and folder in (None, parts[1]):
+                if member.size > LARGEST_MEMBER:
+                    raise ValueError(f"{parts[-1]} in it has {member.size:,} bytes, more than {LARGEST_MEMBER:,}")
                 file = tar.extractfile(member)
                 yield parts[-1], file.read() if file else b""
 
@@ -131,9 +139,9 @@ def trimap(path: Path) -> Mask:
     """A mask of the Oxford pets, 1 pet, 2 background, 3 boundary, as int8 ``[height, width]``: 1, 0 and -1."""
     image = need("PIL.Image", "pictures", "vision")
     try:
-        with image.open(path) as opened:
+        with open_raster(path) as opened:
             values = np.asarray(opened)
-    except (OSError, SyntaxError, ValueError) as error:
+    except (OSError, SyntaxError, ValueError, image.DecompressionBombError) as error:
         raise InputError(f"The mask '{path}' cannot be read: {error}.") from error
     if values.ndim != 2 or not np.isin(values, (1, 2, 3)).all():
         raise InputError(f"The mask '{path}' must have one channel with the values 1, 2 and 3.")

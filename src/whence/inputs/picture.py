@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from ..errors import InputError
 from ..extras import need
 from ..files import is_file, shortened
 from ..origin import ImageOrigin
+from ..raster import open_raster
 from .sample import Sample
 
 Process = Callable[[Any], dict[str, Tensor]]
@@ -49,12 +49,10 @@ def _open(path: str) -> Any:
     if not is_file(path):
         raise InputError(f"There is no file '{shortened(path)}'.")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", image.DecompressionBombWarning)
-            with image.open(path) as opened:
-                opened.load()
-                return _upright(opened)
-    except (image.DecompressionBombError, image.DecompressionBombWarning) as error:
+        with open_raster(path) as opened:
+            opened.load()
+            return _upright(opened)
+    except image.DecompressionBombError as error:
         raise InputError(
             f"'{path}' unpacks to more than {image.MAX_IMAGE_PIXELS:,} pixels and may be a decompression bomb: "
             "it was not read. Make it smaller, or raise PIL.Image.MAX_IMAGE_PIXELS if you trust it."

@@ -17,6 +17,8 @@ from ..files import is_file, shortened
 from ..origin import SoundOrigin
 from .sample import Sample
 
+LONGEST = 1 << 28  # values of all channels, a gigabyte in memory: 4.6 hours of one channel at 16 kHz
+
 
 class SoundReader:
     """Reads recordings with a HuggingFace feature extractor.
@@ -91,6 +93,12 @@ def _open(path: str) -> tuple[npt.NDArray[Any], int]:
         raise InputError(f"There is no file '{shortened(path)}'.")
     library = need("soundfile", "recordings", "audio")
     try:
+        about = library.info(path)
+        if about.frames * about.channels > LONGEST:
+            raise InputError(
+                f"'{path}' unpacks to {about.frames:,} samples of {about.channels} channels, more than {LONGEST:,} "
+                "values: it was not read. Cut out the part that is to be explained."
+            )
         wave, rate = library.read(path, dtype="float32")
     except (RuntimeError, OSError) as error:
         raise InputError(f"'{path}' is not a recording that can be read: {error}.") from error

@@ -46,7 +46,8 @@ class Method:
     """A method: a dataclass of its options, with a rulebook and a read-out.
 
     Class attributes describe it for :func:`whence.methods`: ``paper``; what it ``shows``, and when to ``beware`` of it,
-    each a sentence for people who do not know methods; whether it is ``class_specific`` and ``conservative``; its cost
+    each a sentence for people who do not know methods; whether it is ``class_specific`` and ``conservative``; whether
+    it is a form of ``lrp``, or has the backward of one, which its inventors call patented (``docs/legal.md``); its cost
     in ``forwards`` and ``backwards``, in words where it depends on the input; what it ``needs`` of a model; the options
     that make it ``quick``, if all that is asked is whether it applies.
     """
@@ -57,6 +58,7 @@ class Method:
     beware: ClassVar[str] = ""
     class_specific: ClassVar[bool] = True
     conservative: ClassVar[bool] = False
+    lrp: ClassVar[bool] = False
     forwards: ClassVar[int | str] = 1
     backwards: ClassVar[int] = 1
     needs: ClassVar[str] = "any differentiable model"
@@ -105,7 +107,7 @@ class Methods(dict[str, type[Method]]):
         """What there is to say of each: its class attributes, and its options with their defaults."""
         return [
             {
-                "name": name, "class_specific": cls.class_specific, "conservative": cls.conservative,
+                "name": name, "class_specific": cls.class_specific, "conservative": cls.conservative, "lrp": cls.lrp,
                 "forwards": cls.forwards, "backwards": cls.backwards, "needs": cls.needs, "paper": cls.paper,
                 "shows": cls.shows, "beware": cls.beware,
                 "options": {f.name: f.default for f in fields(cls)},  # type: ignore[arg-type]  # a dataclass
@@ -115,13 +117,13 @@ class Methods(dict[str, type[Method]]):
 
     def table(self, width: int | None = None) -> str:
         """A line for each method; where ``width`` columns are too few, what it needs and its paper stand below."""
-        cells = [["method", "class-specific", "conserves", "forwards", "backwards", "needs", "paper"]]
-        cells += [[_word(value) for value in row.values()][:7] for row in self.rows()]
+        cells = [["method", "per-class", "conserves", "LRP", "forwards", "backwards", "needs", "paper"]]
+        cells += [[_word(value) for value in row.values()][:8] for row in self.rows()]
         widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
         lines = ["  ".join(f"{cell:<{n}}" for cell, n in zip(row, widths, strict=True)).rstrip() for row in cells]
         if width is None or max(map(len, lines)) <= width:
             return "\n".join(lines)
-        lines = [line[: sum(widths[:5]) + 8].rstrip() for line in lines]
+        lines = [line[: sum(widths[:6]) + 10].rstrip() for line in lines]
         below = textwrap.TextWrapper(width, initial_indent="    ", subsequent_indent="    ")
         notes = [below.fill(f"needs {needs}" + (f"; {paper}" if paper else "")) for *_, needs, paper in cells[1:]]
         return "\n".join([lines[0], *(part for pair in zip(lines[1:], notes, strict=True) for part in pair)])

@@ -52,6 +52,7 @@ class AttnLRP(InputLevel):
     """
 
     paper: ClassVar[str] = "Achtibat et al., ICML 2024"
+    lrp: ClassVar[bool] = True
     shows: ClassVar[str] = (
         "The answer's score handed back layer by layer, shared out at every step, attention's own weights included."
     )

@@ -45,6 +45,7 @@ class ConservativeLRP(InputLevel):
     """
 
     paper: ClassVar[str] = "Ali et al., ICML 2022"
+    lrp: ClassVar[bool] = True
     shows: ClassVar[str] = (
         "The answer's score handed back layer by layer so that little is lost: each word or patch gets its share."
     )

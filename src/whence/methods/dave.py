@@ -148,6 +148,7 @@ class Dave(Method):
     """
 
     paper: ClassVar[str] = "Wróbel et al., ICML 2026"
+    lrp: ClassVar[bool] = True
     shows: ClassVar[str] = "What a picture's pixels added to the answer, averaged over small shifts and noise."
     beware: ClassVar[str] = "It is slow, made for pictures, and its fine detail depends on how many times it averages."
     forwards: ClassVar[int] = 51

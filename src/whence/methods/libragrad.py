@@ -145,6 +145,7 @@ class LibraGrad(InputLevel):
     """
 
     paper: ClassVar[str] = "Mehri, Baghshah, Pilehvar, CVPR 2025"
+    lrp: ClassVar[bool] = True
     shows: ClassVar[str] = "Gradients with the model's unbalanced steps corrected, so that shares add up better."
     beware: ClassVar[str] = "It needs blocks that it knows; where operations have no rule, the page says so."
     needs: ClassVar[str] = "blocks on the same tokens"

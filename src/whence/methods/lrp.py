@@ -114,6 +114,7 @@ class LRP(Plain, InputLevel):
     """Relevance of the input by plain LRP."""
 
     paper: ClassVar[str] = "Bach et al., 2015; as in Chefer et al., CVPR 2021"
+    lrp: ClassVar[bool] = True
     shows: ClassVar[str] = "The answer's score handed back by the classic rules, made for networks without attention."
     beware: ClassVar[str] = (
         "In Transformers its shares can be blown up or lost in attention and normalisation: kept for comparison."
@@ -132,6 +133,7 @@ class PartialLRP(Plain):
     """Relevance of the last attention by plain LRP."""
 
     paper: ClassVar[str] = "Voita et al., 2019; as in Chefer et al., CVPR 2021"
+    lrp: ClassVar[bool] = True
     shows: ClassVar[str] = "How much the heads that carried the answer attend to each token in the last layer."
     beware: ClassVar[str] = "It sees one layer only."
     backwards: ClassVar[int] = 2

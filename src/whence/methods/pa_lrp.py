@@ -159,6 +159,7 @@ class PALRP(InputLevel):
     """
 
     paper: ClassVar[str] = "Bakish et al., NeurIPS 2025"
+    lrp: ClassVar[bool] = True
     shows: ClassVar[str] = "The answer's score handed back layer by layer, with the share of positions told apart."
     beware: ClassVar[str] = "Be careful where the ledger does not balance."
 

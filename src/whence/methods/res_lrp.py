@@ -40,6 +40,7 @@ class ResLRP(InputLevel):
     """
 
     paper: ClassVar[str] = "Berend et al., 2026"
+    lrp: ClassVar[bool] = True
     shows: ClassVar[str] = "The answer's score handed back layer by layer, with care for what goes past each block."
     beware: ClassVar[str] = "Be careful where the ledger does not balance."
 

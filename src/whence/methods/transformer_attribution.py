@@ -76,6 +76,7 @@ class TransformerAttribution(Method):
     """
 
     paper: ClassVar[str] = "Chefer, Gur, Wolf, CVPR 2021"
+    lrp: ClassVar[bool] = True
     shows: ClassVar[str] = (
         "Relevance and gradients of attention joined, followed through all layers: which tokens spoke for this answer."
     )

@@ -1,0 +1,1 @@
+"""Which versions of Python, torch and transformers Whence works with, found by running (`make matrix`)."""
