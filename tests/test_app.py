@@ -133,7 +133,7 @@ def test_looking_closer_needs_no_more_than_the_explanation(desk):
     assert "into block 0" in parts.ledger(e)
     assert "head" in parts.heads(e)
     for layer in range(e.layers.shape[1]):
-        assert f"Entering block {layer}" in parts.layer(e, layer)
+        assert f"Entering layer {layer}" in parts.layer(e, layer)
     (plain,) = ask(desk, methods=("random",)).explanations
     assert "keeps no books" in parts.ledger(plain)
     assert "does not say" in parts.heads(plain)

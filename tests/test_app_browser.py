@@ -196,13 +196,13 @@ def test_layers_are_walked_with_a_slider(visit):
     seen = visit()
     seen.explain()
     seen.tab("Layers and heads")
-    seen.page.wait_for_selector("#whence-layered >> text=Entering block 0")
+    seen.page.wait_for_selector("#whence-layered >> text=Entering layer 0")
     assert seen.page.locator("#whence-heads rect").count() > 4
     slider = seen.page.locator("#whence-layer input[type=range]")
     slider.focus()
     slider.press("ArrowRight")
     slider.dispatch_event("pointerup")
-    seen.page.wait_for_selector("#whence-layered >> text=Entering block 1")
+    seen.page.wait_for_selector("#whence-layered >> text=Entering layer 1")
 
 
 def test_the_text_is_changed_and_the_answer_follows(visit):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -28,7 +29,14 @@ from .work import CancelledError, Running, Work
 
 T = TypeVar("T")
 Several = TypeVar("Several", bound=Iterable[Explanation])
+OBJECT = 1024  # bytes that a detection takes, about
 THREADS = 64  # each visitor's work waits in one; how many compute is up to the turns
+
+FAILED = "Something went wrong in the server; it was written to its log. Try again, or another method."
+
+
+class DefectError(WhenceError):
+    """What should not have happened, as visitors are told of it."""
 
 
 class Desk:
@@ -48,12 +56,12 @@ class Desk:
         self.kept = Kept()
         self._pool = ThreadPoolExecutor(THREADS, "whence")
         self._works: dict[tuple[str, str], Work] = {}
-        self._lock = threading.Lock()
+        self._lock, self._drawing = threading.Lock(), threading.Lock()
 
     # -- work --------------------------------------------------------------------------------------------------------
 
     def start(self, visitor: str, task: Callable[[Work], T], what: str = "explain") -> Running[T]:
-        """Begin a piece of work; the same that this visitor had asked for before is no longer wanted."""
+        """Begin a piece of work; what this visitor had asked for before under the same name is no longer wanted."""
         work, key = Work(), (visitor, what)
         with self._lock:
             before, self._works[key] = self._works.get(key), work
@@ -69,6 +77,17 @@ class Desk:
                         del self._works[key]
 
         return Running(self._pool, work, whole)
+
+    def guarded(self, do: Callable[[], T]) -> T:
+        """What it comes to; of a defect its place is logged, and its message only with inputs, as it may quote them."""
+        try:
+            return do()
+        except WhenceError:
+            raise
+        except Exception as error:
+            where = "".join(traceback.format_tb(error.__traceback__))
+            self.log("failure", str(error), error=type(error).__name__, traceback=where)
+            raise DefectError(FAILED) from error
 
     def cancel(self, visitor: str) -> None:
         """End all that a visitor asked for."""
@@ -172,7 +191,10 @@ class Desk:
         """What a detector finds, and what the chosen object rests on."""
         given, method = question.input(served), question.methods[0]
         work.begin("looking for objects")
-        found = self._done(visitor, work, "detect", question, lambda one: detect(one, given))
+        found = self.kept.get(("detect", *question.about))
+        if found is None:
+            found = self._done(visitor, work, "detect", question, lambda one: detect(one, given))
+            self.kept.add(("detect", *question.about), found, OBJECT * len(found))
         picture = next(o for o in served.explainer.read(given).origins.values() if isinstance(o, ImageOrigin))
         if not found:
             return Detected(question, found, picture, [])
@@ -204,6 +226,13 @@ class Desk:
         work.begin("asking the model about parts of the input")
         given = question.input(served)
         return self._done(visitor, work, "trial", question, lambda one: trial(one, given, e))
+
+    def file(self, visitor: str, question: Question, work: Work, ending: str) -> bytes:
+        """All that is shown, as a file; figures are drawn one after the other."""
+        whole = self.answer(visitor, question, work).whole
+        work.begin("drawing")
+        with self.turns.turn(visitor, work.check), self._drawing:
+            return whole.content(f".{ending}")
 
 
 def _explained(explainer: Explainer, given: Any, method: str, wanted: Iterable[Any]) -> Explanations:

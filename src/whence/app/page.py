@@ -15,11 +15,18 @@ from ..render.html_markup import tag
 from . import parts
 from .answering import Answering
 from .desk import THREADS, Desk
+from .picture import Picture
+from .programs import answering
 from .question import DEFAULT, SAID
 
 TITLE = "Whence"
 FILES = {"html": "HTML page", "png": "PNG figure", "json": "JSON data"}
 LEAD = "From where did this prediction come? Ask a model, and see which words or patches its answer rests on."
+LAYERS = (
+    "A model works in layers, from 0, which reads the input, to the last, which answers. Move the slider: which words "
+    "or patches held what counted, on the way into each?"
+)
+CHANGE = "Which words or patches have to go before the model says something else? The model itself checks each try."
 #: a click on anything that asks something is told to the server
 ASKING = """
 element.addEventListener("click", (event) => {
@@ -55,7 +62,7 @@ def build(desk: Desk, folder: Path) -> Any:
     c = SimpleNamespace()  # its components, by name
     with gr.Blocks(title=TITLE, analytics_enabled=False) as page:
         gr.HTML(parts.island(tag("h1", TITLE), tag("p", LEAD)), elem_id="whence-head", **PLAIN)
-        c.question, c.last, c.changed = gr.State(None), gr.State({}), gr.State("")
+        c.question, c.linked, c.last, c.changed = gr.State(None), gr.State(None), gr.State({}), gr.State("")
         c.mark = gr.Textbox(visible="hidden", elem_id="whence-mark", label="Mark")
         with gr.Row(elem_id="whence-page", equal_height=False):
             with gr.Column(scale=4, min_width=320, elem_id="whence-asking"):
@@ -76,9 +83,7 @@ def _asking(c: Any, desk: Desk) -> None:
         label="Text", lines=3, max_lines=12, value=(first.texts or ("",))[0], visible=first.reads_text,
         placeholder="Write or paste a text", elem_id="whence-text",
     )  # fmt: skip
-    with gr.Accordion("A second text", open=False, visible=first.reads_text and not first.writes) as c.pair:
-        c.second = gr.Textbox(label="For models that compare two texts", lines=2, elem_id="whence-second")
-    c.image = gr.Image(
+    c.image = Picture(
         label="Picture", type="filepath", sources=["upload", "clipboard"], visible=first.reads_picture, height=240,
         elem_id="whence-image", buttons=[],
     )  # fmt: skip
@@ -92,8 +97,12 @@ def _asking(c: Any, desk: Desk) -> None:
     )  # fmt: skip
     c.words = gr.HTML(parts.method_words([DEFAULT]), elem_id="whence-words", **PLAIN)
     with gr.Row(visible=bool(first.labels)) as c.targets:
-        c.target = gr.Dropdown(classes, value=SAID, label="Explain", min_width=120, elem_id="whence-target")
-        c.rival = gr.Dropdown(["", *classes], value="", label="and", min_width=120, elem_id="whence-rival")
+        c.target = gr.Dropdown(classes, value=SAID, label="Answer to explain", min_width=120, elem_id="whence-target")
+        c.rival = gr.Dropdown(
+            [(parts.NONE, ""), *classes], value="", label="Beside it", min_width=120, elem_id="whence-rival"
+        )  # fmt: skip
+    with gr.Accordion("A second text", open=False, visible=first.reads_text and not first.writes) as c.pair:
+        c.second = gr.Textbox(label="For models that compare two texts", lines=2, elem_id="whence-second")
 
 
 def _result(c: Any) -> None:
@@ -106,14 +115,16 @@ def _result(c: Any) -> None:
         with gr.Tabs():
             with gr.Tab("Can I trust it?"):
                 c.ledger = gr.HTML("", elem_id="whence-ledger", **PLAIN)
-                c.attempt = gr.Button("Try it against random orders", size="sm", elem_id="whence-attempt")
+                _work(c, "attempt", "Try it against random orders")
                 c.trial = gr.HTML("", elem_id="whence-trial", **PLAIN)
             with gr.Tab("Layers and heads"):
-                c.layer = gr.Slider(0, 1, value=0, step=1, label="Layer", elem_id="whence-layer")
+                gr.HTML(parts.island(tag("p", LAYERS)), **PLAIN)
+                c.layer = gr.Slider(0, 1, value=0, step=1, label="Layer", elem_id="whence-layer", buttons=[])
                 c.layered = gr.HTML("", elem_id="whence-layered", **PLAIN)
                 c.heads = gr.HTML("", elem_id="whence-heads", **PLAIN)
             with gr.Tab("What would change it?"):
-                c.flip = gr.Button("Find the smallest change that flips it", size="sm", elem_id="whence-flip")
+                gr.HTML(parts.island(tag("p", CHANGE)), **PLAIN)
+                _work(c, "flip", "Find the smallest change that flips it")
                 c.flipped = gr.HTML("", elem_id="whence-flipped", **PLAIN)
                 c.use = gr.Button("Take this text", size="sm", visible=False, elem_id="whence-use")
             with gr.Tab("Keep and share"):
@@ -127,11 +138,17 @@ def _result(c: Any) -> None:
                 c.made = gr.JSON(visible=False)
 
 
+def _work(c: Any, name: str, words: str) -> None:
+    """A button that begins something slow, and in its place, while that goes on, one that ends it."""
+    setattr(c, name, gr.Button(words, size="sm", elem_id=f"whence-{name}"))
+    setattr(c, f"{name}_cancel", gr.Button("Cancel", size="sm", visible=False, elem_id=f"whence-{name}-cancel"))
+
+
 def _wire(c: Any, told: Answering, page: gr.Blocks) -> None:
     """What happens when."""
-    events.api(told.answer, api_name="explain", queue=False)  # first: the name is given to who comes first
+    events.api(answering(told.desk), api_name="explain", queue=False)  # first: the name is given to who comes first
     hidden: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
-    asked = [c.model, c.text, c.second, c.image, c.methods, c.target, c.rival, c.last]
+    asked = [c.model, c.text, c.second, c.image, c.methods, c.target, c.rival, c.last, c.linked]
     fields = [c.model, c.text, c.second, c.pair, c.image, c.examples, c.methods, c.targets, c.target, c.rival]
     closer = [c.ledger, c.trial, c.layer, c.layered, c.heads]
     results = [
@@ -139,24 +156,26 @@ def _wire(c: Any, told: Answering, page: gr.Blocks) -> None:
         c.mark, c.question, c.last,
     ]  # fmt: skip
     linked: dict[str, Any] = {"fn": None, "inputs": c.mark, "outputs": c.link, "js": LINK}
-    page.load(told.arrive, c.mark, [*fields, c.status], js="() => location.hash", **hidden)
+    arrived = page.load(told.arrive, c.mark, [*fields, c.status, c.linked], js="() => location.hash", **hidden)
+    arrived.then(told.resume, asked, results, **hidden).then(**linked)
     c.model.input(told.model, c.model, [*fields, *results], **hidden)
     c.examples.click(told.example, c.model, [c.text, c.image], **hidden)
     c.methods.change(told.methods, c.methods, c.words, **hidden)
     for event in (c.explain.click, c.text.submit):
         event(told.explain, asked, results, **hidden).then(**linked).then(None, None, None, js=SHOW)
     c.text.input(told.follow, asked, results, trigger_mode="always_last", **hidden).then(**linked)
-    c.cancel.click(told.cancel, None, None, queue=False, **hidden)
+    for button in (c.cancel, c.attempt_cancel, c.flip_cancel):
+        button.click(told.cancel, None, None, queue=False, **hidden)
     c.choice.click(told.choose, c.question, results, **hidden).then(**linked)
     c.which.input(told.closer, [c.question, c.which], closer, **hidden)
     c.layer.release(told.layer, [c.question, c.which, c.layer], c.layered, **hidden)
-    c.attempt.click(told.trial, [c.question, c.which], c.trial, **hidden)
-    c.flip.click(told.flip, c.question, [c.flipped, c.use, c.changed], **hidden)
+    c.attempt.click(told.trial, [c.question, c.which], [c.trial, c.attempt, c.attempt_cancel], **hidden)
+    c.flip.click(told.flip, c.question, [c.flipped, c.flip, c.flip_cancel, c.use, c.changed], **hidden)
     taken = c.use.click(lambda text: text, c.changed, c.text, **hidden)
     taken.then(told.explain, asked, results, **hidden).then(**linked)
     for ending in FILES:
         button = getattr(c, f"save_{ending}")
-        button.click(told.save(ending), c.question, c.made, **hidden).then(None, c.made, None, js=KEEP)
+        button.click(told.save(ending), c.question, [c.made, c.status], **hidden).then(None, c.made, None, js=KEEP)
 
 
 def style() -> str:

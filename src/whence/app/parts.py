@@ -14,10 +14,11 @@ from ..methods import methods as all_methods
 from ..origin import ImageOrigin
 from ..render.grid import section
 from ..render.html import legend
+from ..render.html_chart import draw_kept
 from ..render.html_image import LARGEST, photo, shrink
 from ..render.html_markup import Markup, join, label, tag
 from ..render.html_medium import Medium
-from ..render.html_view import draw_card, draw_ledger
+from ..render.html_view import draw_card, draw_taken
 from ..render.wording import percent
 from ..view import Card
 from ..views import cards, view
@@ -25,17 +26,18 @@ from .outcome import Classified, Detected, Found, Outcome, Written
 from .shelf import Served
 
 ANSWERS = 5  # classes whose probability is shown
+NONE = "no other"  # answer
 KEPT = 50  # classes whose probability is known later, when the input has changed
 
 
-def island(*children: str, **attributes: object) -> Markup:
+def island(*children: str, class_name: str = "") -> Markup:
     """What wears Whence's own style."""
-    return tag("div", *children, class_="whence whence-island", **attributes)
+    return tag("div", *children, class_=f"whence whence-island {class_name}".rstrip())
 
 
 def said(text: str, kind: str = "note") -> Markup:
-    """A line about what is going on: a note, work, or a problem."""
-    role = "alert" if kind == "problem" else "status"
+    """A line about what is going on: a note, work (which changes too often to be read out), or a problem."""
+    role = {"problem": "alert", "note": "status"}.get(kind)
     return island(tag("p", text, class_=f"whence-said whence-{kind}", role=role)) if text else Markup("")
 
 
@@ -128,15 +130,17 @@ def drawn(shown: Sequence[Card], name: str, before: Sequence[Markup] = ()) -> Ma
     if not shown:
         return island(*before) if before else Markup("")
     medium = Medium(live=True, name=name)
-    return island(*before, legend(shown, live=True), *(draw_card(card, medium) for card in shown))
+    return island(
+        *before, legend(shown, live=True), *(draw_card(card, medium) for card in shown), class_name=f"whence-of-{name}"
+    )
 
 
 def layer(e: Explanation, number: int) -> Markup:
     """The relevance that entered one block."""
     if e.layers is None:
         return said(f"'{e.method}' does not say what entered each block.")
-    card = Card(f"Entering block {number}", (view(e.layer(number)),))
-    return island(draw_card(card, Medium(live=True, name="layer")))
+    card = Card(f"Entering layer {number}", (view(e.layer(number)),))
+    return island(draw_card(card, Medium(live=True, name="layer")), class_name="whence-of-layer")
 
 
 def heads(e: Explanation) -> Markup:
@@ -153,9 +157,11 @@ def ledger(e: Explanation) -> Markup:
         return said(
             f"'{e.method}' keeps no books: it does not hand back the answer's value, so there is nothing to add up."
         )
+    took = tag("details", tag("summary", "What took the rest"), draw_taken(one))
     return island(
-        tag("h3", "How much of the answer's value was kept"), tag("p", in_words(one.kept[0])), draw_ledger(one)
-    )
+        tag("h3", "How much of the answer's value was kept"), tag("p", in_words(one.kept[0])), draw_kept(one.kept),
+        *([took] if one.absorbed else []),
+    )  # fmt: skip
 
 
 def in_words(kept: float) -> str:
@@ -181,21 +187,25 @@ def trial_of(found: Trial) -> Markup:
         points = [f"{300 * x:.1f} {150 * (1 - y / top):.1f}" for x, y in zip(found.shares, values, strict=True)]
         return "L".join(reversed(points) if back else points)
 
+    grid = [tag("path", d=f"M0 {y}H300", class_="whence-grid") for y in (0, 75, 150)]
     drawing = tag(
         "svg",
+        *grid,
         tag("path", d=f"M{path(low.tolist())}L{path(high.tolist(), back=True)}Z", class_="whence-band"),
         tag("path", d=f"M{path(found.random.mean(0).tolist())}", class_="whence-line whence-chance"),
         tag("path", d=f"M{path(found.curve.tolist())}", class_="whence-line whence-own"),
         viewBox="-2 -4 304 158", class_="whence-trial", role="img", aria_label=str(found),
     )  # fmt: skip
+    up = tag("div", *(tag("span", percent(top * share)) for share in (1, 0.5, 0)), class_="whence-up")
+    along = tag("div", *(tag("span", words) for words in ("none", "half", "all")), class_="whence-along")
     keys = [
         tag("span", tag("i", class_="whence-own"), "this explanation's order"),
         tag("span", tag("i", class_="whence-chance"), f"{len(found.random)} random orders: mean, and 90 % of them"),
     ]
-    axis = f"Probability of the answer as more {found.noun} are put in, from none to all"
+    axis = f"Probability of the answer as more {found.noun} are put in"
     return island(
-        tag("h3", "Does the model bear it out?"), tag("p", str(found)), drawing,
-        tag("p", *keys, class_="whence-keys"), tag("p", axis, class_="whence-small"),
+        tag("h3", "Does the model bear it out?"), tag("p", str(found)), tag("p", axis, class_="whence-small"),
+        tag("div", up, drawing, along, class_="whence-plot"), tag("p", *keys, class_="whence-keys"),
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import hmac
 import ipaddress
 import os
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,9 @@ from typing import Any
 from ..errors import InputError
 from ..extras import need
 from .desk import Desk
+from .doors import Doors
 
 PORT = 7860
-#: the browser itself forbids whatever would leave the machine
-POLICY = (
-    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
-    "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' ws: wss:; worker-src 'self' blob:; "
-    "frame-ancestors 'self'; base-uri 'self'; form-action 'self'"
-)
 
 
 def application(desk: Desk, folder: str | Path, auth: tuple[str, str] | None = None) -> Any:
@@ -48,7 +43,6 @@ def application(desk: Desk, folder: str | Path, auth: tuple[str, str] | None = N
         }  # fmt: skip
 
     app.add_api_route("/health", health)
-    app.middleware("http")(_guarded)
     theme = gradio.themes.Base(
         font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"], primary_hue="neutral",
         radius_size="md",
@@ -58,18 +52,7 @@ def application(desk: Desk, folder: str | Path, auth: tuple[str, str] | None = N
         max_file_size=desk.limits.upload, show_error=False, footer_links=["api"], run_history=False, ssr_mode=False,
         mcp_server=False, enable_monitoring=False, pwa=False,
     )  # fmt: skip
-    return app
-
-
-async def _guarded(request: Any, call: Callable[[Any], Awaitable[Any]]) -> Any:
-    """The short address of the interface, and what the browser is told not to do."""
-    if request.scope["path"].rstrip("/") == "/api/explain":
-        request.scope["path"] = "/gradio_api/api/explain"
-    response = await call(request)
-    response.headers["Content-Security-Policy"] = POLICY
-    response.headers["X-Content-Type-Options"] = "nosniff"
-    response.headers["Referrer-Policy"] = "no-referrer"
-    return response
+    return Doors(app, Path(folder), desk.limits)
 
 
 def _same(auth: tuple[str, str]) -> Callable[[str, str], bool]:

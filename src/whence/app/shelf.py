@@ -12,6 +12,7 @@ from ..demo import MODELS
 from ..errors import InputError, ModelError
 from ..explainer import Explainer
 from ..localisation import finds_objects
+from ..vocabulary import can_write
 from .work import ask_first
 
 READS = ("text", "image", "image and text")
@@ -25,7 +26,8 @@ class Served:
 
     Attributes:
         name: what visitors choose.
-        source: how it is written in Python: an id on the hub, or a directory by its last name.
+        source: an id on the hub, or a directory by its last name.
+        shipped: whether it comes with Whence.
         explainer: the model.
         writes: whether it is a language model that goes on with a text.
         finds: whether it finds objects in pictures.
@@ -35,6 +37,7 @@ class Served:
 
     name: str
     source: str
+    shipped: bool
     explainer: Explainer
     writes: bool
     finds: bool
@@ -47,6 +50,11 @@ class Served:
         for explainer in found:
             ask_first(explainer.model)
         return found
+
+    @property
+    def written(self) -> str:
+        """What it is loaded from, as it is written in Python."""
+        return f'MODELS / "{self.source}"' if self.shipped else repr(self.source)
 
     @property
     def reads_text(self) -> bool:
@@ -125,15 +133,14 @@ def _served(name: str, explainer: Explainer, source: str) -> Served:
             f"The page takes texts and pictures, and '{name}' reads {explainer.modality}: use `whence explain` for it."
         )
     folder = Path(source)
-    is_shipped = folder.parent == MODELS
-    written = f'MODELS / "{folder.name}"' if is_shipped else repr(folder.resolve().name if folder.exists() else source)
     lines = folder / "examples.txt"
     texts = lines.read_text(encoding="utf-8").splitlines() if lines.is_file() else []
-    folder = folder / "examples"
-    pictures = [p for p in sorted(folder.iterdir()) if p.suffix.lower() in PICTURES] if folder.is_dir() else []
+    shots = folder / "examples"
+    pictures = [p for p in sorted(shots.iterdir()) if p.suffix.lower() in PICTURES] if shots.is_dir() else []
     return Served(
         name=name,
-        source=written,
+        source=folder.resolve().name if folder.exists() else source,
+        shipped=folder.parent == MODELS,
         explainer=explainer,
         writes=explainer.modality == "text" and _can_write(explainer),
         finds=explainer.modality == "image" and finds_objects(explainer, _blank()),
@@ -144,8 +151,7 @@ def _served(name: str, explainer: Explainer, source: str) -> Served:
 
 def _can_write(explainer: Explainer) -> bool:
     """Whether it goes on with a text, not only fills in masked tokens."""
-    can = getattr(explainer.model, "can_generate", None)
-    return explainer.answers.speaks() and can is not None and bool(can())
+    return explainer.answers.speaks() and bool(can_write(explainer.model))
 
 
 def _blank() -> Any:
