@@ -10,6 +10,8 @@
     }
     __EXPLANATIONS__
     follow();
+    document.addEventListener("change", guard, { capture: true });
+    document.addEventListener("drop", guard, { capture: true });
   };
 
   // What was pressed gives way to another button, and choices are drawn anew: the focus goes along, and what the model
@@ -35,6 +37,30 @@
       if (now && now !== said) find("#whence-voice").textContent = now;
       said = now;
     }).observe(document.body, { childList: true, subtree: true });
+  }
+
+  // A file that is no picture, or too large, is not sent at all.
+  function guard(event) {
+    const place = event.target instanceof Element && event.target.closest("#whence-image");
+    const files = [...((event.dataTransfer || event.target).files || [])];
+    if (!place || !files.length) return;
+    const wrong = files.find((file) => !file.type.startsWith("image/"));
+    const large = files.find((file) => file.size > __UPLOAD__);
+    if (wrong) tell(place, `'${wrong.name}' is no picture: use a PNG, JPEG, WebP, GIF or BMP.`);
+    else if (large) tell(place, `'${large.name}' is too large: __SIZE__ at most.`);
+    else return document.getElementById("whence-refused")?.remove();
+    event.preventDefault();
+    event.stopImmediatePropagation();
+    if (event.type === "change") event.target.value = "";
+  }
+
+  function tell(place, sentence) {
+    const told = document.getElementById("whence-refused") || document.createElement("p");
+    told.id = "whence-refused";
+    told.className = "whence whence-said whence-problem";
+    told.setAttribute("role", "alert");
+    told.textContent = sentence;
+    place.after(told);
   }
 
   // the page may be there already when this is read

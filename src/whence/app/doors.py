@@ -1,7 +1,7 @@
 """Which addresses the server answers at, how much it lets itself be sent, and what it tells browsers not to do.
 
 Gradio has more doors than the page needs: some hand on what stands at other addresses of the network, some take files
-by their address. Here only those are open that the page and the interface for programs use, and nothing that is sent
+by their address or their path. Here only those are open that the page and the interface for programs use, and nothing that is sent
 can make the server fetch anything.
 """
 
@@ -31,7 +31,7 @@ WHOLE = {
     UPLOAD,
     *(f"{API}/{name}" for name in (
         "info", "openapi.json", "app_id", "login_check", "token", "user", "startup-events", "queue/join", "queue/data",
-        "cancel", "reset", "upload_progress", "theme.css", "api/explain", "run/explain", "call/explain",
+        "run/predict", "cancel", "reset", "upload_progress", "theme.css", "api/explain", "run/explain", "call/explain",
     )),
 }  # fmt: skip
 BEGINNINGS = ("/assets/", "/static/", "/svelte/", f"{API}/heartbeat/", f"{API}/call/explain/")
@@ -48,7 +48,7 @@ HEADERS = [
     (b"referrer-policy", b"no-referrer"),
 ]
 CLOSED: Reply = (404, "There is nothing here.")
-FOREIGN: Reply = (400, "Files are uploaded, not fetched: an address is not taken.")
+FOREIGN: Reply = (400, "Files are uploaded: neither an address nor a path is taken.")
 
 
 class TooMuchError(Exception):
@@ -80,55 +80,79 @@ class Doors:
             path = scope["path"] = API + SHORT
             scope["raw_path"] = path.encode()
         if not self._is_open(path):
-            return await _reply(CLOSED, send)
-        most = self.limits.upload + JSON if path == UPLOAD else self._question()
-        started = False
-
-        async def begun(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
+            await _reply(CLOSED, send)
+            return
+        measured = Measured(receive, send, self.limits.upload + JSON if path == UPLOAD else self._question())
         try:
-            receive = _counted(scope, receive, most)
+            measured.expect(int(dict(scope["headers"]).get(b"content-length") or 0))
+            receive = measured.receive
             if scope["method"] == "POST" and path != UPLOAD:
                 body = await _body(receive)
-                if any(map(_is_foreign, _paths(body))):
-                    return await _reply(FOREIGN, send)
+                if not all(map(self._is_ours, _paths(body))):
+                    await _reply(FOREIGN, send)
+                    return
                 receive = _again(body, receive)
-            await self.app(scope, receive, begun)
-            if path == UPLOAD:
-                await asyncio.to_thread(tidy, self.folder, keep=self.folder / EXAMPLES)
-        except TooMuchError:
-            if not started:
-                await _reply((413, f"Too large: {_size(self.limits.upload)} at most."), send)
+            await self.app(scope, receive, measured.send)
+        except Exception:
+            if not measured.is_too_much:
+                raise
+        if measured.is_too_much:
+            await _reply((413, f"Too large: {self.limits.upload_size} at most."), send)
+        elif path == UPLOAD:
+            await asyncio.to_thread(tidy, self.folder, keep=self.folder / EXAMPLES)
 
     def _is_open(self, path: str) -> bool:
         if path.startswith(FILE):
-            return (self.folder / path.removeprefix(FILE)).resolve().is_relative_to(self.folder)
+            return self._is_ours(path.removeprefix(FILE))
         return path in WHOLE or (path.startswith(BEGINNINGS) and ".." not in path)
+
+    def _is_ours(self, path: str) -> bool:
+        """Whether a path leads to something in the folder."""
+        try:
+            return Path(path).is_absolute() and Path(path).resolve().is_relative_to(self.folder)
+        except (OSError, ValueError, RuntimeError):  # no path at all, or one that leads in circles
+            return False
 
     def _question(self) -> int:
         """Bytes of the largest question: a picture as base64, and two texts whose characters are written as escapes."""
         return self.limits.upload * 4 // 3 + 2 * 12 * self.limits.characters + JSON
 
 
-def _counted(scope: Message, receive: Receive, most: int) -> Receive:
-    """The same, until more has come than is taken."""
-    told = dict(scope["headers"]).get(b"content-length", b"0")
-    got = 0
+class Measured:
+    """What is sent, until it is more than is taken; whatever is answered then is held back.
 
-    async def counted() -> Message:
-        nonlocal got
-        if int(told or 0) > most:
+    Args:
+        receive: where it comes from.
+        send: where the answer goes.
+        most: bytes.
+    """
+
+    def __init__(self, receive: Receive, send: Send, most: int) -> None:
+        self._receive, self._send, self.left = receive, send, most
+
+    @property
+    def is_too_much(self) -> bool:
+        """Whether more has come, or will."""
+        return self.left < 0
+
+    def expect(self, size: int) -> None:
+        """So much is announced."""
+        if size > self.left:
+            self.left = -1
             raise TooMuchError
-        message = await receive()
-        got += len(message.get("body", b""))
-        if got > most:
+
+    async def receive(self) -> Message:
+        """The next piece."""
+        message = await self._receive()
+        self.left -= len(message.get("body", b""))
+        if self.is_too_much:
             raise TooMuchError
         return message
 
-    return counted
+    async def send(self, message: Message) -> None:
+        """A piece of the answer."""
+        if not self.is_too_much:
+            await self._send(message)
 
 
 async def _body(receive: Receive) -> bytes:
@@ -164,10 +188,6 @@ def _paths(body: bytes) -> Iterator[str]:
             left += found.values() if isinstance(found, dict) else found
 
 
-def _is_foreign(path: str) -> bool:
-    return "://" in path
-
-
 def _with_headers(send: Send) -> Send:
     async def told(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -184,7 +204,3 @@ async def _reply(reply: Reply, send: Send) -> None:
     headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
-
-
-def _size(count: int) -> str:
-    return f"{count / 2**20:g} MiB" if count >= 2**20 else f"{count:,} bytes"

@@ -34,6 +34,11 @@ class Limits:
     tokens: int = 64
     budget: int = 300
 
+    @property
+    def upload_size(self) -> str:
+        """The bytes of a file, in words."""
+        return f"{self.upload / 2**20:g} MiB" if self.upload >= 2**20 else f"{self.upload:,} bytes"
+
     def text(self, text: str) -> str:
         """The same text, if it is not too long."""
         if len(text) > self.characters:
@@ -46,7 +51,7 @@ class Limits:
         How large it is stands in its first bytes: of one that is too large no pixel is read.
         """
         if Path(path).stat().st_size > self.upload:
-            raise InputError(f"The picture is too large: {self.upload:,} bytes at most.")
+            raise InputError(f"The picture is too large: {self.upload_size} at most.")
         width, height = _size(path)
         if width * height > self.pixels:
             raise InputError(

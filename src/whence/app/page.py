@@ -15,7 +15,8 @@ from ..render.html_markup import tag
 from . import parts
 from .answering import Answering
 from .desk import THREADS, Desk
-from .picture import Picture
+from .limits import Limits
+from .picture import picture
 from .programs import answering
 from .question import DEFAULT, SAID
 
@@ -83,10 +84,7 @@ def _asking(c: Any, desk: Desk) -> None:
         label="Text", lines=3, max_lines=12, value=(first.texts or ("",))[0], visible=first.reads_text,
         placeholder="Write or paste a text", elem_id="whence-text",
     )  # fmt: skip
-    c.image = Picture(
-        label="Picture", type="filepath", sources=["upload", "clipboard"], visible=first.reads_picture, height=240,
-        elem_id="whence-image", buttons=[],
-    )  # fmt: skip
+    c.image = picture(label="Picture", visible=first.reads_picture, height=240, elem_id="whence-image", buttons=[])
     c.explain = gr.Button("Explain", variant="primary", elem_id="whence-explain")
     c.cancel = gr.Button("Cancel", visible=False, elem_id="whence-cancel")
     c.status = gr.HTML("", elem_id="whence-status", **PLAIN)
@@ -185,11 +183,12 @@ def style() -> str:
     return f"{explanations()}\n{_file('app.css')}"
 
 
-def head() -> str:
+def head(limits: Limits) -> str:
     """The style, and what makes explanations live: the script of the HTML export, once the page is there."""
     from ..render.html import script as explanations
 
-    return f"<style>{style()}</style><script>{_file('app.js').replace('__EXPLANATIONS__', explanations())}</script>"
+    live = _file("app.js").replace("__UPLOAD__", str(limits.upload)).replace("__SIZE__", limits.upload_size)
+    return f"<style>{style()}</style><script>{live.replace('__EXPLANATIONS__', explanations())}</script>"
 
 
 def _file(name: str) -> str:

@@ -147,7 +147,8 @@ def heads(e: Explanation) -> Markup:
     """What each head carried."""
     if e.heads is None:
         return said(f"'{e.method}' does not say what each head carried.")
-    return island(tag("h3", "What each head carried"), section(e.table("heads")))
+    lead = "Each layer has several heads, which look at the input in ways of their own. Point at one to read its share."
+    return island(tag("h3", "What each head carried"), tag("p", lead), section(e.table("heads")))
 
 
 def ledger(e: Explanation) -> Markup:

@@ -48,7 +48,7 @@ def application(desk: Desk, folder: str | Path, auth: tuple[str, str] | None = N
         radius_size="md",
     )  # fmt: skip
     gradio.mount_gradio_app(
-        app, build(desk, Path(folder)), "", theme=theme, head=head(), auth=auth and _same(auth),
+        app, build(desk, Path(folder)), "", theme=theme, head=head(desk.limits), auth=auth and _same(auth),
         max_file_size=desk.limits.upload, show_error=False, footer_links=["api"], run_history=False, ssr_mode=False,
         mcp_server=False, enable_monitoring=False, pwa=False,
     )  # fmt: skip
