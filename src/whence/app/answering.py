@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -20,7 +19,6 @@ from ..render.html_markup import Markup
 from . import parts
 from .code import code
 from .desk import Desk
-from .doors import EXAMPLES
 from .outcome import Found, Outcome
 from .question import SAID, Question
 from .shelf import Served
@@ -60,7 +58,7 @@ class Answering:
         asked = question or Question(served.name, (served.texts or ("",))[0], picture=next(iter(served.pictures), ""))
         classes = [SAID, *served.labels]
         targets = [t for t in asked.targets if t in classes] or [SAID]
-        picture = self._lent(served, asked.picture) if asked.picture in served.pictures else None
+        picture = served.lend(asked.picture, self.folder) if asked.picture in served.pictures else None
         return self._update(
             model=served.name,
             text=gr.update(visible=served.reads_text, value=asked.text),
@@ -87,15 +85,8 @@ class Answering:
         if kind == "text" and which in map(str, range(len(served.texts))):
             return self._update(text=served.texts[int(which)])
         if kind == "picture" and which in served.pictures:
-            return self._update(image=self._lent(served, which))
+            return self._update(image=served.lend(which, self.folder))
         return gr.skip()  # of the model that was chosen before
-
-    def _lent(self, served: Served, name: str) -> str:
-        """An example picture, copied to where pictures are served from."""
-        path = self.folder / EXAMPLES / served.name.replace("/", "-") / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(served.pictures[name], path)
-        return str(path)
 
     def methods(self, names: list[str]) -> Markup:
         """Others were chosen: what they show."""

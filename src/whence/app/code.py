@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from ..words import Piece
 from .outcome import Classified, Detected, Outcome, Written
 from .question import Question
 from .shelf import Served
@@ -29,31 +29,38 @@ def code(outcome: Outcome, served: Served) -> str:
     if isinstance(outcome, Detected) and outcome.objects:
         imports.append("from whence.localisation import detect")
     load = f"explainer = whence.Explainer.from_pretrained({served.written})"
-    return "\n".join([*imports, load, *_asked(outcome, given, served.explainer.compares)])
+    return "\n".join([*imports, load, *_asked(outcome, served, given)])
 
 
-def _asked(outcome: Outcome, given: str, compares: bool) -> list[str]:
+def _asked(outcome: Outcome, served: Served, given: str) -> list[str]:
     question = outcome.question
-    method = repr(question.methods[0])
     if isinstance(outcome, Written):
-        token = f"[{question.chosen}]" if question.chosen >= 0 else ""
+        token = f"[{outcome.chosen}]" if question.chosen >= 0 or len(question.methods) > 1 else ""
         most = len(outcome.generation)
-        return [f"explainer.generate({given}, method={method}, max_new_tokens={most}){token}.save({FILE})"]
-    if isinstance(outcome, Detected):
-        if not outcome.objects:
-            return [f"explainer({given}, {method}).save({FILE})"]
+        return _by_each(question, f"explainer.generate({given}, method={{}}, max_new_tokens={most}){token}")
+    if isinstance(outcome, Detected) and outcome.objects:
         found = f"found = detect(explainer, {given})[{outcome.chosen}]"
-        return [found, f"explainer({given}, {method}, found.logit).save({FILE})"]
+        return [found, *_by_each(question, f"explainer({given}, {{}}, found.logit)")]
     if isinstance(outcome, Classified) and outcome.word is not None:
-        return [_word(outcome.words[question.chosen], given, compares)]
+        return [_word(outcome, served, given)]
     asked = f", {question.wanted()!r}" if question.wanted() != [None] else ""
     return [f"explainer.compare({given}, {list(question.methods)!r}{asked}).save({FILE})"]
 
 
-def _word(word: Piece, given: str, compares: bool) -> str:
+def _by_each(question: Question, asked: str) -> list[str]:
+    """What is asked, by one method or by each of several."""
+    names = list(question.methods)
+    if len(names) == 1:
+        return [f"{asked.replace('{}', repr(names[0]))}.save({FILE})"]
+    return [f"for method in {names!r}:", f"    {asked.replace('{}', 'method')}.save(f'why-{{method}}.html')"]
+
+
+def _word(outcome: Classified, served: Served, given: str) -> str:
     """Where one word points, as :func:`~whence.app.outcome.of_word` asks it."""
-    if compares:
-        return f"explainer({{**{given}, 'text': {word.text!r}}}, 'generic-attention').save({FILE})"
+    word = outcome.words[outcome.question.chosen]
+    if served.explainer.compares:
+        alone = _given(replace(outcome.question, text=word.text, second=""), served)
+        return f"explainer({alone}, 'generic-attention').save({FILE})"
     return f"explainer({given}, 'generic-attention', token={word.positions[0]}).save({FILE})"
 
 

@@ -15,6 +15,7 @@ from ..errors import MethodError, ModelError, TargetError, WhenceError
 from ..evaluation.trial import Trial, trial
 from ..explainer import Explainer
 from ..explanation import Explanation, Explanations
+from ..generation import Generation
 from ..localisation import detect
 from ..origin import ImageOrigin
 from ..target import every
@@ -128,13 +129,11 @@ class Desk:
             return self._written(visitor, question, served, work)
         if served.finds:
             return self._detected(visitor, question, served, work)
-        found = []
-        for i, method in enumerate(question.methods):
-            of = f" ({i + 1} of {len(question.methods)})" if len(question.methods) > 1 else ""
-            work.begin(f"{method}{of}")
-            found.append(self._by(visitor, question, served, method, work))
-            said(found[-1])
-        outcome = Classified(question, found)
+
+        def made(method: str) -> Explanations:
+            return self._by(visitor, question, served, method, work)
+
+        outcome = Classified(question, self._by_each(question, work, "", made, said))
         if 0 <= question.chosen < len(outcome.words):
             work.begin("one word")
             outcome.word = self._of_word(visitor, question, served, outcome, work)
@@ -147,19 +146,15 @@ class Desk:
             self.kept.add(key, found)
         return found
 
-    def _by(self, visitor: str, question: Question, served: Served, method: str, work: Work) -> Found:
+    def _by(self, visitor: str, question: Question, served: Served, method: str, work: Work) -> Explanations:
         given = question.input(served)
-        try:
-            found = self._kept(
-                ("explain", *question.about, method, question.targets),
-                lambda: self._done(
-                    visitor, work, f"explain {method}", question,
-                    lambda one: _explained(one, given, method, question.wanted()),
-                ),
-            )  # fmt: skip
-        except (ModelError, MethodError, TargetError) as error:
-            return Found(method, refused=str(error))
-        return Found(method, list(found))
+        return self._kept(
+            ("explain", *question.about, method, question.targets),
+            lambda: self._done(
+                visitor, work, f"explain {method}", question,
+                lambda one: _explained(one, given, method, question.wanted()),
+            ),
+        )  # fmt: skip
 
     def _of_word(
         self, visitor: str, question: Question, served: Served, outcome: Classified, work: Work
@@ -176,20 +171,43 @@ class Desk:
 
     def _written(self, visitor: str, question: Question, served: Served, work: Work) -> Outcome:
         """What a language model writes, and what each token came from."""
-        method, most = question.methods[0], self.limits.tokens
-        work.begin(f"writing, then {method}")
-        found = self._kept(
-            ("generate", *question.about, method),
-            lambda: self._done(
-                visitor, work, f"generate {method}", question,
-                lambda one: one.generate(question.text, method=method, max_new_tokens=most),
-            ),
-        )  # fmt: skip
-        return Written(question, found)
+        most = self.limits.tokens
+        generations: list[Generation] = []
+
+        def made(method: str) -> Explanations:
+            generations.append(self._kept(
+                ("generate", *question.about, method),
+                lambda: self._done(
+                    visitor, work, f"generate {method}", question,
+                    lambda one: one.generate(question.text, method=method, max_new_tokens=most),
+                ),
+            ))  # fmt: skip
+            return Explanations()
+
+        found = self._by_each(question, work, "writing, then ", made)
+        if not generations:
+            raise ModelError(found[0].refused)
+        return Written(question, generations, [one for one in found if one.refused])
+
+    def _by_each(
+        self, question: Question, work: Work, step: str, made: Callable[[str], Iterable[Explanation]],
+        said: Callable[[Found], None] = lambda _: None,
+    ) -> list[Found]:  # fmt: skip
+        """What each method makes of it, or why it refuses."""
+        found = []
+        for i, method in enumerate(question.methods):
+            of = f" ({i + 1} of {len(question.methods)})" if len(question.methods) > 1 else ""
+            work.begin(f"{step}{method}{of}")
+            try:
+                found.append(Found(method, list(made(method))))
+            except (ModelError, MethodError, TargetError) as error:
+                found.append(Found(method, refused=str(error)))
+            said(found[-1])
+        return found
 
     def _detected(self, visitor: str, question: Question, served: Served, work: Work) -> Outcome:
         """What a detector finds, and what the chosen object rests on."""
-        given, method = question.input(served), question.methods[0]
+        given = question.input(served)
         work.begin("looking for objects")
         found = self.kept.get(("detect", *question.about))
         if found is None:
@@ -199,15 +217,17 @@ class Desk:
         if not found:
             return Detected(question, found, picture, [])
         chosen = found[min(max(question.chosen, 0), len(found) - 1)]
-        work.begin(f"{method} of {chosen.label}")
-        explained = self._kept(
-            ("object", *question.about, method, chosen.query),
-            lambda: self._done(
-                visitor, work, f"explain {method}", question,
-                lambda one: Explanations([one(given, method, chosen.logit)]),
-            ),
-        )  # fmt: skip
-        return Detected(question, found, picture, list(explained))
+
+        def made(method: str) -> Explanations:
+            return self._kept(
+                ("object", *question.about, method, chosen.query),
+                lambda: self._done(
+                    visitor, work, f"explain {method}", question,
+                    lambda one: Explanations([one(given, method, chosen.logit)]),
+                ),
+            )  # fmt: skip
+
+        return Detected(question, found, picture, self._by_each(question, work, f"{chosen.label}: ", made))
 
     def flip(self, visitor: str, question: Question, work: Work) -> Counterfactual:
         """The smallest change that flips the prediction."""

@@ -1,8 +1,8 @@
 """Which addresses the server answers at, how much it lets itself be sent, and what it tells browsers not to do.
 
 Gradio has more doors than the page needs: some hand on what stands at other addresses of the network, some take files
-by their address or their path. Here only those are open that the page and the interface for programs use, and nothing that is sent
-can make the server fetch anything.
+by their address or their path. Here only those are open that the page and the interface for programs use, and nothing
+that is sent makes the server fetch a file, or read one that was not uploaded.
 """
 
 from __future__ import annotations

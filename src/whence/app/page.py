@@ -16,7 +16,7 @@ from . import parts
 from .answering import Answering
 from .desk import THREADS, Desk
 from .limits import Limits
-from .picture import picture
+from .picture import Picture
 from .programs import answering
 from .question import DEFAULT, SAID
 
@@ -65,9 +65,10 @@ def build(desk: Desk, folder: Path) -> Any:
         gr.HTML(parts.island(tag("h1", TITLE), tag("p", LEAD)), elem_id="whence-head", **PLAIN)
         c.question, c.linked, c.last, c.changed = gr.State(None), gr.State(None), gr.State({}), gr.State("")
         c.mark = gr.Textbox(visible="hidden", elem_id="whence-mark", label="Mark")
+        c.address = gr.Textbox(visible="hidden", elem_id="whence-address", label="Address")
         with gr.Row(elem_id="whence-page", equal_height=False):
             with gr.Column(scale=4, min_width=320, elem_id="whence-asking"):
-                _asking(c, desk)
+                _asking(c, desk, folder)
             with gr.Column(scale=7, min_width=320, elem_id="whence-result"):
                 _result(c)
         _wire(c, Answering(desk, vars(c), folder), page)
@@ -75,7 +76,7 @@ def build(desk: Desk, folder: Path) -> Any:
     return page
 
 
-def _asking(c: Any, desk: Desk) -> None:
+def _asking(c: Any, desk: Desk, folder: Path) -> None:
     """What is asked: the model, the input, how and for which answers."""
     shelf, first = desk.shelf, desk.shelf.first
     classes = [SAID, *first.labels]
@@ -84,7 +85,10 @@ def _asking(c: Any, desk: Desk) -> None:
         label="Text", lines=3, max_lines=12, value=(first.texts or ("",))[0], visible=first.reads_text,
         placeholder="Write or paste a text", elem_id="whence-text",
     )  # fmt: skip
-    c.image = picture(label="Picture", visible=first.reads_picture, height=240, elem_id="whence-image", buttons=[])
+    c.image = Picture(
+        label="Picture", type="filepath", sources=["upload", "clipboard"], visible=first.reads_picture, height=240,
+        elem_id="whence-image", buttons=[], value=next((first.lend(name, folder) for name in first.pictures), None),
+    )  # fmt: skip
     c.explain = gr.Button("Explain", variant="primary", elem_id="whence-explain")
     c.cancel = gr.Button("Cancel", visible=False, elem_id="whence-cancel")
     c.status = gr.HTML("", elem_id="whence-status", **PLAIN)
@@ -111,21 +115,21 @@ def _result(c: Any) -> None:
     with gr.Column(visible=False, elem_id="whence-more") as c.more:
         c.which = gr.Dropdown([], label="Look closer at", visible=False, elem_id="whence-which")
         with gr.Tabs():
-            with gr.Tab("Can I trust it?"):
+            with gr.Tab("Trust it?"):
                 c.ledger = gr.HTML("", elem_id="whence-ledger", **PLAIN)
                 _work(c, "attempt", "Try it against random orders")
                 c.trial = gr.HTML("", elem_id="whence-trial", **PLAIN)
-            with gr.Tab("Layers and heads"):
+            with gr.Tab("Layers"):
                 gr.HTML(parts.island(tag("p", LAYERS)), **PLAIN)
                 c.layer = gr.Slider(0, 1, value=0, step=1, label="Layer", elem_id="whence-layer", buttons=[])
                 c.layered = gr.HTML("", elem_id="whence-layered", **PLAIN)
                 c.heads = gr.HTML("", elem_id="whence-heads", **PLAIN)
-            with gr.Tab("What would change it?"):
+            with gr.Tab("What if?"):
                 gr.HTML(parts.island(tag("p", CHANGE)), **PLAIN)
                 _work(c, "flip", "Find the smallest change that flips it")
                 c.flipped = gr.HTML("", elem_id="whence-flipped", **PLAIN)
                 c.use = gr.Button("Take this text", size="sm", visible=False, elem_id="whence-use")
-            with gr.Tab("Keep and share"):
+            with gr.Tab("Save"):
                 with gr.Row():
                     for ending, word in FILES.items():
                         setattr(c, f"save_{ending}", gr.Button(word, size="sm", elem_id=f"whence-save-{ending}"))
@@ -154,7 +158,8 @@ def _wire(c: Any, told: Answering, page: gr.Blocks) -> None:
         c.mark, c.question, c.last,
     ]  # fmt: skip
     linked: dict[str, Any] = {"fn": None, "inputs": c.mark, "outputs": c.link, "js": LINK}
-    arrived = page.load(told.arrive, c.mark, [*fields, c.status, c.linked], js="() => location.hash", **hidden)
+    page.load(None, None, c.address, js="() => location.hash")  # without one nothing is asked
+    arrived = c.address.change(told.arrive, c.address, [*fields, c.status, c.linked], **hidden)
     arrived.then(told.resume, asked, results, **hidden).then(**linked)
     c.model.input(told.model, c.model, [*fields, *results], **hidden)
     c.examples.click(told.example, c.model, [c.text, c.image], **hidden)
@@ -166,7 +171,7 @@ def _wire(c: Any, told: Answering, page: gr.Blocks) -> None:
         button.click(told.cancel, None, None, queue=False, **hidden)
     c.choice.click(told.choose, c.question, results, **hidden).then(**linked)
     c.which.input(told.closer, [c.question, c.which], closer, **hidden)
-    c.layer.release(told.layer, [c.question, c.which, c.layer], c.layered, **hidden)
+    c.layer.input(told.layer, [c.question, c.which, c.layer], c.layered, trigger_mode="always_last", **hidden)
     c.attempt.click(told.trial, [c.question, c.which], [c.trial, c.attempt, c.attempt_cancel], **hidden)
     c.flip.click(told.flip, c.question, [c.flipped, c.flip, c.flip_cancel, c.use, c.changed], **hidden)
     taken = c.use.click(lambda text: text, c.changed, c.text, **hidden)

@@ -27,6 +27,7 @@ from .shelf import Served
 
 ANSWERS = 5  # classes whose probability is shown
 NONE = "no other"  # answer
+FIT = "similarity"  # the target of models that compare a picture with a text
 KEPT = 50  # classes whose probability is known later, when the input has changed
 
 
@@ -73,7 +74,7 @@ def answer(outcome: Outcome, before: Mapping[str, float]) -> Markup:
     """What the model says, with probabilities, and what it said before."""
     now = chances(outcome)
     if not now:
-        return Markup("")
+        return _number(outcome)
     ranked = sorted(now, key=lambda name: -now[name])[:ANSWERS]
     first = next(iter(outcome.explanations[0].prediction_names), ranked[0])
     rows = []
@@ -91,6 +92,15 @@ def answer(outcome: Outcome, before: Mapping[str, float]) -> Markup:
     return island(head, tag("table", caption, *rows, class_="whence-chances"))
 
 
+def _number(outcome: Outcome) -> Markup:
+    """What a model says that gives no probabilities: a number."""
+    if not isinstance(outcome, Classified) or not outcome.explanations:
+        return Markup("")
+    e = outcome.explanations[0]
+    lead = "How well picture and text fit, as the model sees it: " if e.target_names == (FIT,) else "The model says "
+    return island(*(tag("h2", lead, tag("strong", tag("bdi", name))) for name in e.prediction_names[:1]))
+
+
 def explained(found: Sequence[Found]) -> Markup:
     """Every explanation, side by side, as in the HTML export; methods that refused say why."""
     shown = cards(e for one in found for e in one.explanations)
@@ -105,8 +115,10 @@ def shown(outcome: Outcome) -> Markup:
             return explained(outcome.found)
         word = outcome.words[outcome.question.chosen].text
         return join([drawn([Card(f"The word '{word}'", (view(outcome.word),))], "word"), explained(outcome.found)])
-    names = (e.target_names[0] for e in outcome.explanations)
-    return drawn([Card(label(n), (view(e),)) for n, e in zip(names, outcome.explanations, strict=True)], "chosen")
+    assert isinstance(outcome, Written | Detected)
+    refused = [said(f"{one.method}: {one.refused}", "problem") for one in outcome.refused]
+    views = tuple(view(e) for e in outcome.explanations)
+    return drawn([Card(label(views[0].target), views)] if views else [], "chosen", refused)
 
 
 def choice(outcome: Outcome) -> Markup:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +14,11 @@ from ..errors import InputError, ModelError
 from ..explainer import Explainer
 from ..localisation import finds_objects
 from ..vocabulary import can_write
+from .doors import EXAMPLES
 from .work import ask_first
 
 READS = ("text", "image", "image and text")
-EXAMPLES = 6
+MANY = 6  # examples
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")
 
 
@@ -51,6 +53,13 @@ class Served:
             ask_first(explainer.model)
         return found
 
+    def lend(self, name: str, folder: Path) -> str:
+        """One of its example pictures, copied to where pictures are served from."""
+        path = folder / EXAMPLES / self.name.replace("/", "-") / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(self.pictures[name], path)
+        return str(path)
+
     @property
     def written(self) -> str:
         """What it is loaded from, as it is written in Python."""
@@ -68,8 +77,8 @@ class Served:
 
     @property
     def labels(self) -> list[str]:
-        """The names of its classes; none for a language model."""
-        if self.writes or self.finds:
+        """The names of its classes; none for a language model, a detector, or one that compares picture and text."""
+        if self.writes or self.finds or self.explainer.compares:
             return []
         known = self.explainer.answers.labels or getattr(getattr(self.explainer.model, "config", None), "id2label", {})
         return [str(known[i]) for i in sorted(known)]
@@ -144,8 +153,8 @@ def _served(name: str, explainer: Explainer, source: str) -> Served:
         explainer=explainer,
         writes=explainer.modality == "text" and _can_write(explainer),
         finds=explainer.modality == "image" and finds_objects(explainer, _blank()),
-        texts=tuple(text for text in texts if text.strip())[:EXAMPLES],
-        pictures={p.name: p for p in pictures[:EXAMPLES]},
+        texts=tuple(text for text in texts if text.strip())[:MANY],
+        pictures={p.name: p for p in pictures[:MANY]},
     )
 
 
