@@ -291,6 +291,14 @@ def test_what_is_asked_next_cancels_what_was_asked_before(desk):
         slow.result()
 
 
+def test_all_work_ends_with_the_desk(shelf):
+    desk = Desk(shelf, log=Log(io.StringIO()))
+    slow = desk.start("me", lambda work: [(time.sleep(0.01), work.check()) for _ in range(10_000)])
+    desk.close()
+    with pytest.raises(CancelledError, match="has ended"):
+        slow.result()
+
+
 def test_a_slow_method_is_cancelled_within_a_moment(desk):
     question = Question("sentiment", TEXT, methods=("kernel-shap", "integrated-gradients"))
     running = desk.start("me", lambda work: desk.answer("me", question, work))

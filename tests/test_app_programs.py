@@ -6,6 +6,10 @@ import http.client
 import io
 import json
 import os
+import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -289,6 +293,30 @@ def test_old_uploads_make_room(tmp_path):
     assert tidy(tmp_path, most=150, keep=tmp_path / "examples") == 100
     assert sorted(p.name for p in tmp_path.rglob("*.png")) == ["kept.png", "new.png"]
     assert tidy(tmp_path / "absent") == 0
+
+
+def test_it_ends_when_it_is_told_though_pages_are_open():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    words = [sys.executable, "-m", "whence", "serve", "--model", str(MODELS / "digits"), "--port", str(port)]
+    running = subprocess.Popen(words, stderr=subprocess.PIPE)
+    try:
+        deadline = time.time() + 120
+        while time.time() < deadline:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1)
+                break
+            except OSError:
+                time.sleep(0.1)
+        page = urllib.request.urlopen(f"http://127.0.0.1:{port}/gradio_api/heartbeat/me", timeout=30)
+        running.send_signal(signal.SIGINT)
+        _, said = running.communicate(timeout=30)
+        page.close()
+    finally:
+        running.kill()
+    lines = [json.loads(line) for line in said.decode().splitlines() if line.startswith("{")]
+    assert [line["event"] for line in lines] == ["start", "stop"]
 
 
 def test_whoever_opens_it_to_others_is_warned(monkeypatch, tmp_path):

@@ -155,6 +155,22 @@ def test_the_work_of_one_who_leaves_ends(visit, server, monkeypatch):
     assert endless.ended.wait(20)
 
 
+def test_ten_pages_at_once_show_their_own(visit, server):
+    texts = [f"{word} film, take {i}." for i in range(5) for word in ("A superb", "A dreadful")]
+    pages = [visit() for _ in texts]
+    for seen, text in zip(pages, texts, strict=True):
+        seen.page.fill("#whence-text textarea", text)
+    for seen in pages:
+        seen.begin()
+    for seen, text in zip(pages, texts, strict=True):
+        seen.done()
+        words = seen.page.locator("#whence-shown .whence-w").all_inner_texts()
+        assert "".join(words) == text.replace(" ", "")
+        assert ("positive" if "superb" in text else "negative") in seen.text("whence-answer").splitlines()[0]
+    health = json.loads(server.get("/health"))
+    assert (health["serving"], health["waiting"]) == (0, 0)
+
+
 # -- keys ------------------------------------------------------------------------------------------------------------
 
 

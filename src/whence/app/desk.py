@@ -97,6 +97,14 @@ class Desk:
         for work in mine:
             work.cancel()
 
+    def close(self) -> None:
+        """End all that anyone asked for."""
+        with self._lock:
+            works = list(self._works.values())
+        for work in works:
+            work.cancel("The server has ended.")
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
     def _done(self, visitor: str, work: Work, what: str, question: Question, do: Callable[[Explainer], T]) -> T:
         """One unit of work, in its turn, by the copy of the model that is free, written down."""
         with self.turns.turn(visitor, work.check) as place:

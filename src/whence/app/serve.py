@@ -17,6 +17,7 @@ from .desk import Desk
 from .doors import Doors
 
 PORT = 7860
+PATIENCE = 2  # seconds that open pages have when it ends: each holds a connection
 
 
 def application(desk: Desk, folder: str | Path, auth: tuple[str, str] | None = None) -> Any:
@@ -91,5 +92,10 @@ def serve(desk: Desk, host: str = "127.0.0.1", port: int = PORT, auth: tuple[str
     with tempfile.TemporaryDirectory(prefix="whence-", ignore_cleanup_errors=True) as folder:
         app = application(desk, folder, auth)
         desk.log("start", address=f"http://{host}:{port}", models=list(desk.shelf))
-        uvicorn.run(app, host=host, port=port, log_level="warning", access_log=False)
-        desk.log("stop")
+        try:
+            uvicorn.run(
+                app, host=host, port=port, log_level="warning", access_log=False, timeout_graceful_shutdown=PATIENCE
+            )
+        finally:
+            desk.close()
+            desk.log("stop")
