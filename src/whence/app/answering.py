@@ -49,8 +49,13 @@ class Answering:
 
     # -- asking ------------------------------------------------------------------------------------------------------
 
-    def model(self, name: str) -> Update:
-        """Another model: its own inputs, examples and answers; what was shown is of the one before."""
+    def model(self, name: str, before: str) -> Update:
+        """Another model: its own inputs, examples and answers; what was shown is of the one before.
+
+        The list also speaks up when somebody only passes by with the keys: then all stays as it is.
+        """
+        if name == before:
+            return gr.skip()
         return self._fields(self.desk.shelf[name]) | self._empty()
 
     def _fields(self, served: Served, question: Question | None = None) -> Update:
@@ -61,6 +66,7 @@ class Answering:
         picture = served.lend(asked.picture, self.folder) if asked.picture in served.pictures else None
         return self._update(
             model=served.name,
+            served=served.name,
             text=gr.update(visible=served.reads_text, value=asked.text),
             second=asked.second,
             pair=gr.update(visible=served.reads_text and not served.writes, open=bool(asked.second)),

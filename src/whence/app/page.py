@@ -80,6 +80,7 @@ def _asking(c: Any, desk: Desk, folder: Path) -> None:
     """What is asked: the model, the input, how and for which answers."""
     shelf, first = desk.shelf, desk.shelf.first
     classes = [SAID, *first.labels]
+    c.served = gr.State(first.name)  # the model that the page shows
     c.model = gr.Dropdown(list(shelf), value=first.name, label="Model", visible=len(shelf) > 1, elem_id="whence-model")
     c.text = gr.Textbox(
         label="Text", lines=3, max_lines=12, value=(first.texts or ("",))[0], visible=first.reads_text,
@@ -151,7 +152,7 @@ def _wire(c: Any, told: Answering, page: gr.Blocks) -> None:
     events.api(answering(told.desk), api_name="explain", queue=False)  # first: the name is given to who comes first
     hidden: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
     asked = [c.model, c.text, c.second, c.image, c.methods, c.target, c.rival, c.last, c.linked]
-    fields = [c.model, c.text, c.second, c.pair, c.image, c.examples, c.methods, c.targets, c.target, c.rival]
+    fields = [c.model, c.served, c.text, c.second, c.pair, c.image, c.examples, c.methods, c.targets, c.target, c.rival]
     closer = [c.ledger, c.trial, c.layer, c.layered, c.heads]
     results = [
         c.explain, c.cancel, c.status, c.answer, c.choice, c.shown, c.more, c.which, *closer, c.flipped, c.use, c.code,
@@ -161,7 +162,7 @@ def _wire(c: Any, told: Answering, page: gr.Blocks) -> None:
     page.load(None, None, c.address, js="() => location.hash")  # without one nothing is asked
     arrived = c.address.change(told.arrive, c.address, [*fields, c.status, c.linked], **hidden)
     arrived.then(told.resume, asked, results, **hidden).then(**linked)
-    c.model.input(told.model, c.model, [*fields, *results], **hidden)
+    c.model.input(told.model, [c.model, c.served], [*fields, *results], **hidden)
     c.examples.click(told.example, c.model, [c.text, c.image], **hidden)
     c.methods.change(told.methods, c.methods, c.words, **hidden)
     for event in (c.explain.click, c.text.submit):
