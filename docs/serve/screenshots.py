@@ -102,7 +102,7 @@ def shoot(browser: Browser, address: str) -> None:
         page.wait_for_selector("#whence-explain")
         page.wait_for_timeout(500)
         reach(page)
-        page.screenshot(path=HERE / f"{name}.png", full_page=name in ("layers", "trusted", "flipped"))
+        page.screenshot(path=HERE / f"{name}.png", full_page=name not in ("text", "phone"))
         print(name, flush=True)
         context.close()
 
