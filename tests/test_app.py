@@ -27,7 +27,7 @@ from whence.app.desk import Desk
 from whence.app.kept import Kept, size_of
 from whence.app.limits import Limits
 from whence.app.log import Log
-from whence.app.question import SAID, Question
+from whence.app.question import Question
 from whence.app.serve import credentials, is_loopback
 from whence.app.shelf import Shelf
 from whence.app.turns import BusyError, Turns
@@ -133,7 +133,7 @@ def test_looking_closer_needs_no_more_than_the_explanation(desk):
     assert "into block 0" in parts.ledger(e)
     assert "head" in parts.heads(e)
     for layer in range(e.layers.shape[1]):
-        assert f"Entering block {layer}" in parts.layer(e, layer)
+        assert f"Entering layer {layer}" in parts.layer(e, layer)
     (plain,) = ask(desk, methods=("random",)).explanations
     assert "keeps no books" in parts.ledger(plain)
     assert "does not say" in parts.heads(plain)
@@ -192,13 +192,11 @@ def test_a_damaged_link_is_a_sentence(garbage):
         Question.from_link("#ask=" + garbage)
 
 
-def test_the_code_does_the_same(shelf, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    question = Question("sentiment", TEXT, methods=("generic-attention",), targets=(SAID, "negative"))
-    exec(question.code(shelf["sentiment"]), {})
-    page = (tmp_path / "why.html").read_text()
-    assert "generic-attention" in page
-    assert "why <bdi>negative</bdi>" in page
+@pytest.mark.parametrize("chosen", ["Infinity", "1e999", "[]", '"x"', "[" * 100_000])
+def test_a_forged_link_is_a_sentence(chosen):
+    forged = base64.urlsafe_b64encode(f'{{"model":"sentiment","chosen":{chosen}}}'.encode()).decode()
+    with pytest.raises(InputError, match="damaged"):
+        Question.from_link(f"ask={forged}")
 
 
 # -- turns -----------------------------------------------------------------------------------------------------------
@@ -293,6 +291,14 @@ def test_what_is_asked_next_cancels_what_was_asked_before(desk):
         slow.result()
 
 
+def test_all_work_ends_with_the_desk(shelf):
+    desk = Desk(shelf, log=Log(io.StringIO()))
+    slow = desk.start("me", lambda work: [(time.sleep(0.01), work.check()) for _ in range(10_000)])
+    desk.close()
+    with pytest.raises(CancelledError, match="has ended"):
+        slow.result()
+
+
 def test_a_slow_method_is_cancelled_within_a_moment(desk):
     question = Question("sentiment", TEXT, methods=("kernel-shap", "integrated-gradients"))
     running = desk.start("me", lambda work: desk.answer("me", question, work))
@@ -355,11 +361,20 @@ def test_pictures_are_bounded_before_they_are_read(tmp_path):
     (tmp_path / "small.png").write_bytes(picture((10, 10)))
     (tmp_path / "large.png").write_bytes(picture((10, 11)))
     (tmp_path / "none.png").write_bytes(b"no picture")
+    (tmp_path / "heavy.png").write_bytes(picture((10, 10)) + b" " * 1000)
+    noise = io.BytesIO()
+    Image.effect_noise((10, 10), 50).save(noise, "PNG")
+    (tmp_path / "cut.png").write_bytes(noise.getvalue()[:-40])
     assert limits.picture(str(tmp_path / "small.png"))
     with pytest.raises(InputError, match="11 x 10"):
         limits.picture(str(tmp_path / "large.png"))
     with pytest.raises(InputError, match="no picture"):
         limits.picture(str(tmp_path / "none.png"))
+    with pytest.raises(InputError, match="too large: 1,000 bytes at most"):
+        limits.picture(str(tmp_path / "heavy.png"))
+    with pytest.raises(InputError, match="damaged") as told:
+        limits.picture(str(tmp_path / "cut.png"))
+    assert str(tmp_path) not in str(told.value)
     with pytest.raises(InputError, match="too large"), uploaded("A" * 2000, limits):
         pass
     with pytest.raises(InputError, match="no base64"), uploaded("***", limits):

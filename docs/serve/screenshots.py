@@ -65,14 +65,14 @@ def picture(page: Page) -> None:
 def layers(page: Page) -> None:
     """What entered a block, and what heads carried."""
     text(page)
-    page.get_by_role("tab", name="Layers and heads").click()
+    page.get_by_role("tab", name="Layers").click()
     page.wait_for_timeout(800)
 
 
 def flipped(page: Page) -> None:
     """The smallest change that flips the answer."""
     text(page)
-    page.get_by_role("tab", name="What would change it?").click()
+    page.get_by_role("tab", name="What if?").click()
     page.click("#whence-flip")
     page.wait_for_selector("#whence-flipped del")
     page.wait_for_timeout(500)
@@ -102,7 +102,7 @@ def shoot(browser: Browser, address: str) -> None:
         page.wait_for_selector("#whence-explain")
         page.wait_for_timeout(500)
         reach(page)
-        page.screenshot(path=HERE / f"{name}.png", full_page=name in ("layers", "trusted", "flipped"))
+        page.screenshot(path=HERE / f"{name}.png", full_page=name not in ("text", "phone"))
         print(name, flush=True)
         context.close()
 

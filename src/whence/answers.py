@@ -16,6 +16,7 @@ from .inputs.joint import JointReader
 from .inputs.sample import Reader, Sample
 from .plain import listed, plain
 from .target import At, Contrast, Every, Labelled, checked, class_index, labelled, labels_of
+from .vocabulary import answers_in_tokens, can_write
 
 
 class Answers:
@@ -35,7 +36,6 @@ class Answers:
         self.reader = reader
         self.processor = processor
         self.labels = dict(enumerate(labels)) if isinstance(labels, Sequence) else dict(labels or {})
-        self._name = type(self.model).__name__
 
     def target(self, target: Any, samples: Sequence[Sample] = ()) -> Any:
         """A target as :func:`whence.explain` takes it: labels and tokens as numbers, positions where needed."""
@@ -50,8 +50,7 @@ class Answers:
             return similarity
         resolved = self._classes(target)
         positions = [s.position for s in samples]
-        masked = self._name.endswith("ForMaskedLM")
-        if not masked and (None in positions or not positions):
+        if not self._fills() and all(position is None for position in positions):
             return resolved
         if None in positions:
             mask = getattr(self.reader and getattr(self.reader, "tokenizer", None), "mask_token", None) or "[MASK]"
@@ -101,10 +100,12 @@ class Answers:
         """Whether the classes are tokens."""
         if self._tokenizer() is None:
             return False
-        if getattr(getattr(self.reader, "text", self.reader), "fills", False):
-            return True
-        can = getattr(self.model, "can_generate", None)
-        return _echoes(self.model) if can is None else bool(can())
+        can = can_write(self.model)
+        return self._fills() or (answers_in_tokens(self.model, self._tokenizer()) if can is None else can)
+
+    def _fills(self) -> bool:
+        """Whether the model guesses masked tokens."""
+        return bool(getattr(getattr(self.reader, "text", self.reader), "fills", False))
 
     def named(self, e: Explanation, target: Any) -> Explanation:
         """An explanation with its classes by their names."""
@@ -131,12 +132,6 @@ class Answers:
             others = said if than is None else map(name, than if isinstance(than, list) else [than] * len(asked))
             asked = tuple(f"{a} rather than {b}" for a, b in zip(asked, others, strict=True))
         return replace(e, target_names=asked, prediction_names=said)
-
-
-def _echoes(model: nn.Module) -> bool:
-    """Whether a model answers in the vocabulary that it reads: its last layer has a row for each token."""
-    linear = [m.out_features for m in model.modules() if isinstance(m, nn.Linear)]
-    return bool(linear) and linear[-1] in [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)]
 
 
 def similarity(outputs: Any) -> Tensor:

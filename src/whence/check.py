@@ -287,7 +287,7 @@ def _example(explainer: Explainer) -> Any:
     rng = np.random.default_rng(0)
     picture = rng.integers(0, 256, (224, 224, 3), dtype=np.uint8)
     tokenizer = getattr(explainer.reader, "tokenizer", None)
-    mask = getattr(tokenizer, "mask_token", None) if type(explainer.model).__name__.endswith("ForMaskedLM") else None
+    mask = getattr(tokenizer, "mask_token", None) if getattr(explainer.reader, "fills", False) else None
     examples: dict[str, Any] = {
         "text": SENTENCE if mask is None else f"{SENTENCE} {mask}",
         "image": picture,

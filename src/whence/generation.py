@@ -29,6 +29,7 @@ from .tables import token_names
 from .target import At, every
 from .view import Card
 from .views import view
+from .vocabulary import can_write
 from .writing import Written, write
 
 
@@ -171,8 +172,7 @@ def generate(
     options: Mapping[str, Any],
 ) -> Generation:
     """Let a model write (or take what it is said to have written), and explain every token. See ``Explainer``."""
-    can = getattr(model, "can_generate", None)
-    if reader.fills or (can is not None and not can()):
+    if can_write(model) is False:
         raise ModelError(AHEAD.format(type(model).__name__))
     text, own = templated(reader.tokenizer, prompt)
     written = write(model, reader, text, own, continuation, max_new_tokens, sampling)

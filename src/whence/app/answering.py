@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import base64
-import json
-import shutil
-import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,15 +12,16 @@ from typing import Any, TypeVar
 import gradio as gr
 
 from ..counterfactual.page import section as flipped
-from ..errors import ModelError, WhenceError
+from ..errors import InputError, WhenceError
 from ..explanation import Explanation
+from ..methods import methods as all_methods
 from ..render.html_markup import Markup
 from . import parts
+from .code import code
 from .desk import Desk
-from .outcome import Classified, Found, Outcome
-from .question import DEFAULT, SAID, Question
+from .outcome import Found, Outcome
+from .question import SAID, Question
 from .shelf import Served
-from .upload import uploaded
 from .work import CancelledError, Work
 
 T = TypeVar("T")
@@ -33,7 +30,6 @@ Last = dict[str, Any]  # of the explanation before: the chances of each answer, 
 LOOK = 0.25  # seconds between looks at work that goes on
 QUICK = 1.5  # seconds: what took less is explained again while the text is written
 TYPES = {"html": "text/html", "png": "image/png", "json": "application/json"}
-FAILED = "Something went wrong in the server; it was written to its log. Try again, or another method."
 
 
 class Answering:
@@ -53,8 +49,13 @@ class Answering:
 
     # -- asking ------------------------------------------------------------------------------------------------------
 
-    def model(self, name: str) -> Update:
-        """Another model: its own inputs, examples and answers; what was shown is of the one before."""
+    def model(self, name: str, before: str) -> Update:
+        """Another model: its own inputs, examples and answers; what was shown is of the one before.
+
+        The list also speaks up when somebody only passes by with the keys: then all stays as it is.
+        """
+        if name == before:
+            return gr.skip()
         return self._fields(self.desk.shelf[name]) | self._empty()
 
     def _fields(self, served: Served, question: Question | None = None) -> Update:
@@ -62,9 +63,10 @@ class Answering:
         asked = question or Question(served.name, (served.texts or ("",))[0], picture=next(iter(served.pictures), ""))
         classes = [SAID, *served.labels]
         targets = [t for t in asked.targets if t in classes] or [SAID]
-        picture = self._lent(served, asked.picture) if asked.picture in served.pictures else None
+        picture = served.lend(asked.picture, self.folder) if asked.picture in served.pictures else None
         return self._update(
             model=served.name,
+            served=served.name,
             text=gr.update(visible=served.reads_text, value=asked.text),
             second=asked.second,
             pair=gr.update(visible=served.reads_text and not served.writes, open=bool(asked.second)),
@@ -73,7 +75,7 @@ class Answering:
             methods=list(asked.methods),
             targets=gr.update(visible=bool(served.labels)),
             target=gr.update(choices=classes, value=targets[0]),
-            rival=gr.update(choices=["", *classes], value=targets[1] if len(targets) > 1 else ""),
+            rival=gr.update(choices=[(parts.NONE, ""), *classes], value=targets[1] if len(targets) > 1 else ""),
         )
 
     def _empty(self) -> Update:
@@ -89,15 +91,8 @@ class Answering:
         if kind == "text" and which in map(str, range(len(served.texts))):
             return self._update(text=served.texts[int(which)])
         if kind == "picture" and which in served.pictures:
-            return self._update(image=self._lent(served, which))
+            return self._update(image=served.lend(which, self.folder))
         return gr.skip()  # of the model that was chosen before
-
-    def _lent(self, served: Served, name: str) -> str:
-        """An example picture, copied to where pictures are served from."""
-        path = self.folder / "examples" / served.name.replace("/", "-") / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(served.pictures[name], path)
-        return str(path)
 
     def methods(self, names: list[str]) -> Markup:
         """Others were chosen: what they show."""
@@ -107,15 +102,33 @@ class Answering:
         """The page was opened: what its link asks is filled in."""
         try:
             question = Question.from_link(address.partition("#")[2])
-            return gr.skip() if question is None else self._fields(self.desk.shelf[question.model], question)
+            if question is None:
+                return gr.skip()
+            served = self.desk.shelf[question.model]
+            unknown = [name for name in question.methods if name not in all_methods()]
+            if unknown or not question.methods:
+                raise InputError(f"The link asks for a method that is not here: {', '.join(unknown) or 'none'}.")
         except WhenceError as error:
             return self._update(status=parts.said(str(error), "problem"))
+        return self._fields(served, question) | self._update(linked=question)
+
+    def resume(
+        self, model: str, text: str, second: str, image: str | None, methods: list[str], target: str, rival: str,
+        last: Last, linked: Question | None, request: gr.Request,
+    ) -> Iterator[Update]:  # fmt: skip
+        """What a link asks is answered at once, as far as the link holds it."""
+        if linked is None:
+            yield gr.skip()
+        elif self.desk.shelf[linked.model].reads_picture and not linked.picture:
+            yield self._update(status=parts.said("No link holds an uploaded picture: give it again, then explain it."))
+        else:
+            yield from self.explain(model, text, second, image, methods, target, rival, last, linked, request)
 
     # -- explaining --------------------------------------------------------------------------------------------------
 
     def explain(
         self, model: str, text: str, second: str, image: str | None, methods: list[str], target: str, rival: str,
-        last: Last, request: gr.Request,
+        last: Last, linked: Question | None, request: gr.Request,
     ) -> Iterator[Update]:  # fmt: skip
         """The button: explain it, telling how far it is."""
         targets = tuple(dict.fromkeys(t for t in (target, rival) if t))
@@ -124,6 +137,11 @@ class Answering:
             model, text or "", second or "", example, "" if example else image or "", tuple(methods or ()),
             () if targets == (SAID,) else targets,
         )  # fmt: skip
+        if linked is not None and question == replace(linked, upload=question.upload, chosen=-1):
+            question = replace(question, chosen=linked.chosen)
+        yield from self._explained(question, last, request)
+
+    def _explained(self, question: Question, last: Last, request: gr.Request) -> Iterator[Update]:
         yield self._update(
             explain=gr.update(visible=False), cancel=gr.update(visible=True), status=parts.said("Explaining", "work")
         )
@@ -135,9 +153,8 @@ class Answering:
                 fresh = {"shown": parts.explained(done)} if len(done) > count else {}
                 count = len(done)
                 yield self._update(status=parts.said(words, "work"), **fresh)
-        except GeneratorExit:  # the visitor has left
-            running.work.cancel()
-            raise
+        finally:
+            running.work.cancel()  # the visitor may have left
         outcome, problem = self._guarded(running.result)
         update = self._update(status=problem)
         if outcome is not None:
@@ -147,11 +164,11 @@ class Answering:
 
     def follow(
         self, model: str, text: str, second: str, image: str | None, methods: list[str], target: str, rival: str,
-        last: Last, request: gr.Request,
+        last: Last, linked: Question | None, request: gr.Request,
     ) -> Iterator[Update]:  # fmt: skip
         """The text is being written: explain it again, if the last explanation was quick."""
         if text.strip() and last.get("seconds", QUICK) < QUICK:
-            yield from self.explain(model, text, second, image, methods, target, rival, last, request)
+            yield from self.explain(model, text, second, image, methods, target, rival, last, linked, request)
         else:
             yield gr.skip()
 
@@ -168,13 +185,9 @@ class Answering:
     def _guarded(self, do: Callable[[], T]) -> tuple[T | None, Markup]:
         """What it came to, or what is said instead."""
         try:
-            return do(), Markup("")
+            return self.desk.guarded(do), Markup("")
         except WhenceError as error:
             return None, parts.said(str(error), "note" if isinstance(error, CancelledError) else "problem")
-        except Exception as error:  # a defect: its place is logged, its message only with inputs, as it may quote them
-            where = "".join(traceback.format_tb(error.__traceback__))
-            self.desk.log("failure", str(error), error=type(error).__name__, traceback=where)
-            return None, parts.said(FAILED, "problem")
 
     def _shown(self, outcome: Outcome, before: Mapping[str, float]) -> Update:
         question = outcome.question
@@ -187,7 +200,7 @@ class Answering:
             which=gr.update(choices=names, value=names[0] if names else None, visible=len(names) > 1),
             flipped="",
             use=gr.update(visible=False),
-            code=question.code(served),
+            code=code(outcome, served),
             mark=question.link(),
             question=question,
         )
@@ -199,15 +212,11 @@ class Answering:
 
     def choose(self, question: Question | None, event: gr.EventData, request: gr.Request) -> Iterator[Update]:
         """A token, an object or a word was chosen."""
-        if question is None:
+        chosen = str(event.asked)
+        if question is None or not chosen.isdecimal():
             yield gr.skip()
-            return
-        asked = replace(question, chosen=int(event.asked))
-        outcome, problem = self._now(asked, request)
-        if outcome is None:
-            yield self._update(status=problem)
         else:
-            yield self._shown(outcome, {}) | self._update(status="")
+            yield from self._explained(replace(question, chosen=int(chosen[:9])), {}, request)
 
     # -- looking closer ----------------------------------------------------------------------------------------------
 
@@ -244,7 +253,7 @@ class Answering:
         e = self._one(question, which, request)
         return Markup("") if e is None else parts.layer(e, int(layer))
 
-    def trial(self, question: Question | None, which: str, request: gr.Request) -> Iterator[Markup]:
+    def trial(self, question: Question | None, which: str, request: gr.Request) -> Iterator[Update]:
         """The explanation against random orders."""
         e = self._one(question, which, request)
         if question is None or e is None:
@@ -254,7 +263,7 @@ class Answering:
         def do(work: Work, visitor: str) -> Markup:
             return parts.trial_of(self.desk.trial(visitor, question, work, e))
 
-        yield from self._worked("trial", request, do)
+        yield from self._worked("trial", "attempt", request, do)
 
     def flip(self, question: Question | None, request: gr.Request) -> Iterator[Update]:
         """The smallest change that flips the answer."""
@@ -269,59 +278,40 @@ class Answering:
                 texts.append(found.changed)
             return parts.island(flipped(found))
 
-        for words in self._worked("flip", request, do):
-            yield self._update(flipped=words)
+        yield self._update(use=gr.update(visible=False))
+        yield from self._worked("flipped", "flip", request, do)
         yield self._update(use=gr.update(visible=bool(texts)), changed="".join(texts))
 
-    def _worked(self, what: str, request: gr.Request, do: Callable[[Work, str], Markup]) -> Iterator[Markup]:
+    def _worked(
+        self, where: str, button: str, request: gr.Request, do: Callable[[Work, str], Markup]
+    ) -> Iterator[Update]:
+        """Work that a button began and another ends; what comes of it is shown below them."""
         visitor = _visitor(request)
-        running = self.desk.start(visitor, lambda work: do(work, visitor), what)
-        for words in running.watched(LOOK):
-            yield parts.said(words, "work")
-        found, problem = self._guarded(running.result)
-        yield found or problem
-
-    # -- for programs ------------------------------------------------------------------------------------------------
-
-    def answer(
-        self, text: str = "", model: str = "", method: str = DEFAULT, target: str = "", image: str = "",
-        second: str = "",
-    ) -> dict[str, Any]:  # fmt: skip
-        """Explain one input: scores with the tokens or patches that they are of, and what the model says.
-
-        Args:
-            text: what the model shall read.
-            model: the name of a served model; the first, if none is given.
-            method: the name of a method.
-            target: the name of a class; what the model says, if none is given.
-            image: a picture as base64 (PNG, JPEG, ...), with or without ``data:image/...;base64,`` before it.
-            second: the second text of a pair.
-
-        Returns:
-            The explanation as it is saved as JSON; ``{"error": ...}`` with a sentence where there is none.
-        """
+        busy = {button: gr.update(visible=False), f"{button}_cancel": gr.update(visible=True)}
+        idle = {button: gr.update(visible=True), f"{button}_cancel": gr.update(visible=False)}
+        running = self.desk.start(visitor, lambda work: do(work, visitor), where)
         try:
-            with uploaded(image, self.desk.limits) as path:
-                targets = (target,) if target else ()
-                asked = Question(model or self.desk.shelf.first.name, text, second, "", path, (method,), targets)
-                visitor = f"api-{threading.get_ident()}"
-                outcome = self.desk.start(visitor, lambda work: self.desk.answer(visitor, asked, work)).result()
-            if isinstance(outcome, Classified) and outcome.found[0].refused:
-                raise ModelError(outcome.found[0].refused)
-            found: dict[str, Any] = json.loads(outcome.whole.content(".json"))
-            return found
-        except WhenceError as error:
-            return {"error": str(error)}
+            yield self._update(**{where: parts.said("Waiting for a turn", "work")}, **busy)
+            for words in running.watched(LOOK):
+                yield self._update(**{where: parts.said(words, "work")})
+        finally:
+            running.work.cancel()
+        found, problem = self._guarded(running.result)
+        yield self._update(**{where: found or problem}, **idle)
 
-    def save(self, ending: str) -> Callable[..., dict[str, str] | None]:
+    def save(self, ending: str) -> Callable[..., Update]:
         """A file of all that is shown, for the browser to keep."""
 
-        def made(question: Question | None, request: gr.Request) -> dict[str, str] | None:
-            outcome = None if question is None else self._now(question, request)[0]
-            if outcome is None:
-                return None
-            content = base64.b64encode(outcome.whole.content(f".{ending}")).decode()
-            return {"name": f"whence.{ending}", "type": TYPES[ending], "content": content}
+        def made(question: Question | None, request: gr.Request) -> Update:
+            if question is None:
+                return gr.skip()
+            visitor = _visitor(request)
+            running = self.desk.start(visitor, lambda work: self.desk.file(visitor, question, work, ending), "save")
+            content, problem = self._guarded(running.result)
+            if content is None:
+                return self._update(made=None, status=problem)
+            file = {"name": f"whence.{ending}", "type": TYPES[ending], "content": base64.b64encode(content).decode()}
+            return self._update(made=file, status="")
 
         return made
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ from ..errors import MethodError, ModelError, TargetError, WhenceError
 from ..evaluation.trial import Trial, trial
 from ..explainer import Explainer
 from ..explanation import Explanation, Explanations
+from ..generation import Generation
 from ..localisation import detect
 from ..origin import ImageOrigin
 from ..target import every
@@ -28,7 +30,14 @@ from .work import CancelledError, Running, Work
 
 T = TypeVar("T")
 Several = TypeVar("Several", bound=Iterable[Explanation])
+OBJECT = 1024  # bytes that a detection takes, about
 THREADS = 64  # each visitor's work waits in one; how many compute is up to the turns
+
+FAILED = "Something went wrong in the server; it was written to its log. Try again, or another method."
+
+
+class DefectError(WhenceError):
+    """What should not have happened, as visitors are told of it."""
 
 
 class Desk:
@@ -48,12 +57,12 @@ class Desk:
         self.kept = Kept()
         self._pool = ThreadPoolExecutor(THREADS, "whence")
         self._works: dict[tuple[str, str], Work] = {}
-        self._lock = threading.Lock()
+        self._lock, self._drawing = threading.Lock(), threading.Lock()
 
     # -- work --------------------------------------------------------------------------------------------------------
 
     def start(self, visitor: str, task: Callable[[Work], T], what: str = "explain") -> Running[T]:
-        """Begin a piece of work; the same that this visitor had asked for before is no longer wanted."""
+        """Begin a piece of work; what this visitor had asked for before under the same name is no longer wanted."""
         work, key = Work(), (visitor, what)
         with self._lock:
             before, self._works[key] = self._works.get(key), work
@@ -70,12 +79,31 @@ class Desk:
 
         return Running(self._pool, work, whole)
 
+    def guarded(self, do: Callable[[], T]) -> T:
+        """What it comes to; of a defect its place is logged, and its message only with inputs, as it may quote them."""
+        try:
+            return do()
+        except WhenceError:
+            raise
+        except Exception as error:
+            where = "".join(traceback.format_tb(error.__traceback__))
+            self.log("failure", str(error), error=type(error).__name__, traceback=where)
+            raise DefectError(FAILED) from error
+
     def cancel(self, visitor: str) -> None:
         """End all that a visitor asked for."""
         with self._lock:
             mine = [work for (who, _), work in self._works.items() if who == visitor]
         for work in mine:
             work.cancel()
+
+    def close(self) -> None:
+        """End all that anyone asked for."""
+        with self._lock:
+            works = list(self._works.values())
+        for work in works:
+            work.cancel("The server has ended.")
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _done(self, visitor: str, work: Work, what: str, question: Question, do: Callable[[Explainer], T]) -> T:
         """One unit of work, in its turn, by the copy of the model that is free, written down."""
@@ -109,13 +137,11 @@ class Desk:
             return self._written(visitor, question, served, work)
         if served.finds:
             return self._detected(visitor, question, served, work)
-        found = []
-        for i, method in enumerate(question.methods):
-            of = f" ({i + 1} of {len(question.methods)})" if len(question.methods) > 1 else ""
-            work.begin(f"{method}{of}")
-            found.append(self._by(visitor, question, served, method, work))
-            said(found[-1])
-        outcome = Classified(question, found)
+
+        def made(method: str) -> Explanations:
+            return self._by(visitor, question, served, method, work)
+
+        outcome = Classified(question, self._by_each(question, work, "", made, said))
         if 0 <= question.chosen < len(outcome.words):
             work.begin("one word")
             outcome.word = self._of_word(visitor, question, served, outcome, work)
@@ -128,19 +154,15 @@ class Desk:
             self.kept.add(key, found)
         return found
 
-    def _by(self, visitor: str, question: Question, served: Served, method: str, work: Work) -> Found:
+    def _by(self, visitor: str, question: Question, served: Served, method: str, work: Work) -> Explanations:
         given = question.input(served)
-        try:
-            found = self._kept(
-                ("explain", *question.about, method, question.targets),
-                lambda: self._done(
-                    visitor, work, f"explain {method}", question,
-                    lambda one: _explained(one, given, method, question.wanted()),
-                ),
-            )  # fmt: skip
-        except (ModelError, MethodError, TargetError) as error:
-            return Found(method, refused=str(error))
-        return Found(method, list(found))
+        return self._kept(
+            ("explain", *question.about, method, question.targets),
+            lambda: self._done(
+                visitor, work, f"explain {method}", question,
+                lambda one: _explained(one, given, method, question.wanted()),
+            ),
+        )  # fmt: skip
 
     def _of_word(
         self, visitor: str, question: Question, served: Served, outcome: Classified, work: Work
@@ -157,35 +179,63 @@ class Desk:
 
     def _written(self, visitor: str, question: Question, served: Served, work: Work) -> Outcome:
         """What a language model writes, and what each token came from."""
-        method, most = question.methods[0], self.limits.tokens
-        work.begin(f"writing, then {method}")
-        found = self._kept(
-            ("generate", *question.about, method),
-            lambda: self._done(
-                visitor, work, f"generate {method}", question,
-                lambda one: one.generate(question.text, method=method, max_new_tokens=most),
-            ),
-        )  # fmt: skip
-        return Written(question, found)
+        most = self.limits.tokens
+        generations: list[Generation] = []
+
+        def made(method: str) -> Explanations:
+            generations.append(self._kept(
+                ("generate", *question.about, method),
+                lambda: self._done(
+                    visitor, work, f"generate {method}", question,
+                    lambda one: one.generate(question.text, method=method, max_new_tokens=most),
+                ),
+            ))  # fmt: skip
+            return Explanations()
+
+        found = self._by_each(question, work, "writing, then ", made)
+        if not generations:
+            raise ModelError(found[0].refused)
+        return Written(question, generations, [one for one in found if one.refused])
+
+    def _by_each(
+        self, question: Question, work: Work, step: str, made: Callable[[str], Iterable[Explanation]],
+        said: Callable[[Found], None] = lambda _: None,
+    ) -> list[Found]:  # fmt: skip
+        """What each method makes of it, or why it refuses."""
+        found = []
+        for i, method in enumerate(question.methods):
+            of = f" ({i + 1} of {len(question.methods)})" if len(question.methods) > 1 else ""
+            work.begin(f"{step}{method}{of}")
+            try:
+                found.append(Found(method, list(made(method))))
+            except (ModelError, MethodError, TargetError) as error:
+                found.append(Found(method, refused=str(error)))
+            said(found[-1])
+        return found
 
     def _detected(self, visitor: str, question: Question, served: Served, work: Work) -> Outcome:
         """What a detector finds, and what the chosen object rests on."""
-        given, method = question.input(served), question.methods[0]
+        given = question.input(served)
         work.begin("looking for objects")
-        found = self._done(visitor, work, "detect", question, lambda one: detect(one, given))
+        found = self.kept.get(("detect", *question.about))
+        if found is None:
+            found = self._done(visitor, work, "detect", question, lambda one: detect(one, given))
+            self.kept.add(("detect", *question.about), found, OBJECT * len(found))
         picture = next(o for o in served.explainer.read(given).origins.values() if isinstance(o, ImageOrigin))
         if not found:
             return Detected(question, found, picture, [])
         chosen = found[min(max(question.chosen, 0), len(found) - 1)]
-        work.begin(f"{method} of {chosen.label}")
-        explained = self._kept(
-            ("object", *question.about, method, chosen.query),
-            lambda: self._done(
-                visitor, work, f"explain {method}", question,
-                lambda one: Explanations([one(given, method, chosen.logit)]),
-            ),
-        )  # fmt: skip
-        return Detected(question, found, picture, list(explained))
+
+        def made(method: str) -> Explanations:
+            return self._kept(
+                ("object", *question.about, method, chosen.query),
+                lambda: self._done(
+                    visitor, work, f"explain {method}", question,
+                    lambda one: Explanations([one(given, method, chosen.logit)]),
+                ),
+            )  # fmt: skip
+
+        return Detected(question, found, picture, self._by_each(question, work, f"{chosen.label}: ", made))
 
     def flip(self, visitor: str, question: Question, work: Work) -> Counterfactual:
         """The smallest change that flips the prediction."""
@@ -204,6 +254,13 @@ class Desk:
         work.begin("asking the model about parts of the input")
         given = question.input(served)
         return self._done(visitor, work, "trial", question, lambda one: trial(one, given, e))
+
+    def file(self, visitor: str, question: Question, work: Work, ending: str) -> bytes:
+        """All that is shown, as a file; figures are drawn one after the other."""
+        whole = self.answer(visitor, question, work).whole
+        work.begin("drawing")
+        with self.turns.turn(visitor, work.check), self._drawing:
+            return whole.content(f".{ending}")
 
 
 def _explained(explainer: Explainer, given: Any, method: str, wanted: Iterable[Any]) -> Explanations:

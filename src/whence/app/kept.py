@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from typing import Any
 
 from torch import Tensor
@@ -36,9 +36,15 @@ class Kept:
             self._found.move_to_end(key)
             return self._found[key][0]
 
-    def add(self, key: Hashable, found: Iterable[Explanation]) -> None:
-        """Keep something made of explanations; what was not used for longest makes room."""
-        size = sum(map(size_of, found))
+    def add(self, key: Hashable, found: Any, size: int | None = None) -> None:
+        """Keep something; what was not used for longest makes room.
+
+        Args:
+            key: what it answers.
+            found: explanations, or something else whose size is given.
+            size: in bytes; of explanations it is known.
+        """
+        size = sum(map(size_of, found)) if size is None else size
         with self._lock:
             self.bytes -= self._found.pop(key, (None, 0))[1]
             self._found[key] = found, size

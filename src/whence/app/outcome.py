@@ -89,10 +89,17 @@ class Written(Outcome):
     """Of a language model.
 
     Attributes:
-        generation: what it wrote.
+        generations: what it wrote, explained by each method that does not refuse: one at least.
+        refused: why the others do.
     """
 
-    generation: Generation
+    generations: list[Generation]
+    refused: list[Found]
+
+    @property
+    def generation(self) -> Generation:
+        """What it wrote."""
+        return self.generations[0]
 
     @property
     def chosen(self) -> int:
@@ -101,13 +108,13 @@ class Written(Outcome):
 
     @property
     def explanations(self) -> list[Explanation]:
-        """Of the chosen token."""
-        return [self.generation[self.chosen]]
+        """Of the chosen token, by each method."""
+        return [generation[self.chosen] for generation in self.generations]
 
     @property
     def whole(self) -> Looking:
-        """All of it."""
-        return self.generation
+        """All that was written, by one method; of several, the chosen token."""
+        return self.generation if len(self.generations) == 1 else Explanations(self.explanations)
 
 
 @dataclass
@@ -117,12 +124,12 @@ class Detected(Outcome):
     Attributes:
         objects: what it found.
         picture: where.
-        explained: the chosen object.
+        found: what each method says of the chosen object.
     """
 
     objects: Sequence[Detection]
     picture: ImageOrigin
-    explained: list[Explanation]
+    found: list[Found]
 
     @property
     def chosen(self) -> int:
@@ -132,7 +139,13 @@ class Detected(Outcome):
     @property
     def explanations(self) -> list[Explanation]:
         """Of the chosen object, by the name of its class."""
-        return [replace(e, target_names=(self.objects[self.chosen].label,)) for e in self.explained]
+        found = [e for one in self.found for e in one.explanations]
+        return [replace(e, target_names=(self.objects[self.chosen].label,)) for e in found]
+
+    @property
+    def refused(self) -> list[Found]:
+        """Methods that do not explain it."""
+        return [one for one in self.found if one.refused]
 
 
 def of_word(explainer: Explainer, given: Any, word: Piece) -> Explanation:

@@ -15,11 +15,19 @@ from ..render.html_markup import tag
 from . import parts
 from .answering import Answering
 from .desk import THREADS, Desk
+from .limits import Limits
+from .picture import Picture
+from .programs import answering
 from .question import DEFAULT, SAID
 
 TITLE = "Whence"
 FILES = {"html": "HTML page", "png": "PNG figure", "json": "JSON data"}
 LEAD = "From where did this prediction come? Ask a model, and see which words or patches its answer rests on."
+LAYERS = (
+    "A model works in layers, from 0, which reads the input, to the last, which answers. Move the slider: which words "
+    "or patches held what counted, on the way into each?"
+)
+CHANGE = "Which words or patches have to go before the model says something else? The model itself checks each try."
 #: a click on anything that asks something is told to the server
 ASKING = """
 element.addEventListener("click", (event) => {
@@ -55,11 +63,12 @@ def build(desk: Desk, folder: Path) -> Any:
     c = SimpleNamespace()  # its components, by name
     with gr.Blocks(title=TITLE, analytics_enabled=False) as page:
         gr.HTML(parts.island(tag("h1", TITLE), tag("p", LEAD)), elem_id="whence-head", **PLAIN)
-        c.question, c.last, c.changed = gr.State(None), gr.State({}), gr.State("")
+        c.question, c.linked, c.last, c.changed = gr.State(None), gr.State(None), gr.State({}), gr.State("")
         c.mark = gr.Textbox(visible="hidden", elem_id="whence-mark", label="Mark")
+        c.address = gr.Textbox(visible="hidden", elem_id="whence-address", label="Address")
         with gr.Row(elem_id="whence-page", equal_height=False):
             with gr.Column(scale=4, min_width=320, elem_id="whence-asking"):
-                _asking(c, desk)
+                _asking(c, desk, folder)
             with gr.Column(scale=7, min_width=320, elem_id="whence-result"):
                 _result(c)
         _wire(c, Answering(desk, vars(c), folder), page)
@@ -67,20 +76,19 @@ def build(desk: Desk, folder: Path) -> Any:
     return page
 
 
-def _asking(c: Any, desk: Desk) -> None:
+def _asking(c: Any, desk: Desk, folder: Path) -> None:
     """What is asked: the model, the input, how and for which answers."""
     shelf, first = desk.shelf, desk.shelf.first
     classes = [SAID, *first.labels]
+    c.served = gr.State(first.name)  # the model that the page shows
     c.model = gr.Dropdown(list(shelf), value=first.name, label="Model", visible=len(shelf) > 1, elem_id="whence-model")
     c.text = gr.Textbox(
         label="Text", lines=3, max_lines=12, value=(first.texts or ("",))[0], visible=first.reads_text,
         placeholder="Write or paste a text", elem_id="whence-text",
     )  # fmt: skip
-    with gr.Accordion("A second text", open=False, visible=first.reads_text and not first.writes) as c.pair:
-        c.second = gr.Textbox(label="For models that compare two texts", lines=2, elem_id="whence-second")
-    c.image = gr.Image(
+    c.image = Picture(
         label="Picture", type="filepath", sources=["upload", "clipboard"], visible=first.reads_picture, height=240,
-        elem_id="whence-image", buttons=[],
+        elem_id="whence-image", buttons=[], value=next((first.lend(name, folder) for name in first.pictures), None),
     )  # fmt: skip
     c.explain = gr.Button("Explain", variant="primary", elem_id="whence-explain")
     c.cancel = gr.Button("Cancel", visible=False, elem_id="whence-cancel")
@@ -92,8 +100,12 @@ def _asking(c: Any, desk: Desk) -> None:
     )  # fmt: skip
     c.words = gr.HTML(parts.method_words([DEFAULT]), elem_id="whence-words", **PLAIN)
     with gr.Row(visible=bool(first.labels)) as c.targets:
-        c.target = gr.Dropdown(classes, value=SAID, label="Explain", min_width=120, elem_id="whence-target")
-        c.rival = gr.Dropdown(["", *classes], value="", label="and", min_width=120, elem_id="whence-rival")
+        c.target = gr.Dropdown(classes, value=SAID, label="Answer to explain", min_width=120, elem_id="whence-target")
+        c.rival = gr.Dropdown(
+            [(parts.NONE, ""), *classes], value="", label="Beside it", min_width=120, elem_id="whence-rival"
+        )  # fmt: skip
+    with gr.Accordion("A second text", open=False, visible=first.reads_text and not first.writes) as c.pair:
+        c.second = gr.Textbox(label="For models that compare two texts", lines=2, elem_id="whence-second")
 
 
 def _result(c: Any) -> None:
@@ -104,19 +116,21 @@ def _result(c: Any) -> None:
     with gr.Column(visible=False, elem_id="whence-more") as c.more:
         c.which = gr.Dropdown([], label="Look closer at", visible=False, elem_id="whence-which")
         with gr.Tabs():
-            with gr.Tab("Can I trust it?"):
+            with gr.Tab("Trust it?"):
                 c.ledger = gr.HTML("", elem_id="whence-ledger", **PLAIN)
-                c.attempt = gr.Button("Try it against random orders", size="sm", elem_id="whence-attempt")
+                _work(c, "attempt", "Try it against random orders")
                 c.trial = gr.HTML("", elem_id="whence-trial", **PLAIN)
-            with gr.Tab("Layers and heads"):
-                c.layer = gr.Slider(0, 1, value=0, step=1, label="Layer", elem_id="whence-layer")
+            with gr.Tab("Layers"):
+                gr.HTML(parts.island(tag("p", LAYERS)), **PLAIN)
+                c.layer = gr.Slider(0, 1, value=0, step=1, label="Layer", elem_id="whence-layer", buttons=[])
                 c.layered = gr.HTML("", elem_id="whence-layered", **PLAIN)
                 c.heads = gr.HTML("", elem_id="whence-heads", **PLAIN)
-            with gr.Tab("What would change it?"):
-                c.flip = gr.Button("Find the smallest change that flips it", size="sm", elem_id="whence-flip")
+            with gr.Tab("What if?"):
+                gr.HTML(parts.island(tag("p", CHANGE)), **PLAIN)
+                _work(c, "flip", "Find the smallest change that flips it")
                 c.flipped = gr.HTML("", elem_id="whence-flipped", **PLAIN)
                 c.use = gr.Button("Take this text", size="sm", visible=False, elem_id="whence-use")
-            with gr.Tab("Keep and share"):
+            with gr.Tab("Save"):
                 with gr.Row():
                     for ending, word in FILES.items():
                         setattr(c, f"save_{ending}", gr.Button(word, size="sm", elem_id=f"whence-save-{ending}"))
@@ -127,36 +141,45 @@ def _result(c: Any) -> None:
                 c.made = gr.JSON(visible=False)
 
 
+def _work(c: Any, name: str, words: str) -> None:
+    """A button that begins something slow, and in its place, while that goes on, one that ends it."""
+    setattr(c, name, gr.Button(words, size="sm", elem_id=f"whence-{name}"))
+    setattr(c, f"{name}_cancel", gr.Button("Cancel", size="sm", visible=False, elem_id=f"whence-{name}-cancel"))
+
+
 def _wire(c: Any, told: Answering, page: gr.Blocks) -> None:
     """What happens when."""
-    events.api(told.answer, api_name="explain", queue=False)  # first: the name is given to who comes first
+    events.api(answering(told.desk), api_name="explain", queue=False)  # first: the name is given to who comes first
     hidden: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
-    asked = [c.model, c.text, c.second, c.image, c.methods, c.target, c.rival, c.last]
-    fields = [c.model, c.text, c.second, c.pair, c.image, c.examples, c.methods, c.targets, c.target, c.rival]
+    asked = [c.model, c.text, c.second, c.image, c.methods, c.target, c.rival, c.last, c.linked]
+    fields = [c.model, c.served, c.text, c.second, c.pair, c.image, c.examples, c.methods, c.targets, c.target, c.rival]
     closer = [c.ledger, c.trial, c.layer, c.layered, c.heads]
     results = [
         c.explain, c.cancel, c.status, c.answer, c.choice, c.shown, c.more, c.which, *closer, c.flipped, c.use, c.code,
         c.mark, c.question, c.last,
     ]  # fmt: skip
     linked: dict[str, Any] = {"fn": None, "inputs": c.mark, "outputs": c.link, "js": LINK}
-    page.load(told.arrive, c.mark, [*fields, c.status], js="() => location.hash", **hidden)
-    c.model.input(told.model, c.model, [*fields, *results], **hidden)
+    page.load(None, None, c.address, js="() => location.hash")  # without one nothing is asked
+    arrived = c.address.change(told.arrive, c.address, [*fields, c.status, c.linked], **hidden)
+    arrived.then(told.resume, asked, results, **hidden).then(**linked)
+    c.model.input(told.model, [c.model, c.served], [*fields, *results], **hidden)
     c.examples.click(told.example, c.model, [c.text, c.image], **hidden)
     c.methods.change(told.methods, c.methods, c.words, **hidden)
     for event in (c.explain.click, c.text.submit):
         event(told.explain, asked, results, **hidden).then(**linked).then(None, None, None, js=SHOW)
     c.text.input(told.follow, asked, results, trigger_mode="always_last", **hidden).then(**linked)
-    c.cancel.click(told.cancel, None, None, queue=False, **hidden)
+    for button in (c.cancel, c.attempt_cancel, c.flip_cancel):
+        button.click(told.cancel, None, None, queue=False, **hidden)
     c.choice.click(told.choose, c.question, results, **hidden).then(**linked)
     c.which.input(told.closer, [c.question, c.which], closer, **hidden)
-    c.layer.release(told.layer, [c.question, c.which, c.layer], c.layered, **hidden)
-    c.attempt.click(told.trial, [c.question, c.which], c.trial, **hidden)
-    c.flip.click(told.flip, c.question, [c.flipped, c.use, c.changed], **hidden)
+    c.layer.input(told.layer, [c.question, c.which, c.layer], c.layered, trigger_mode="always_last", **hidden)
+    c.attempt.click(told.trial, [c.question, c.which], [c.trial, c.attempt, c.attempt_cancel], **hidden)
+    c.flip.click(told.flip, c.question, [c.flipped, c.flip, c.flip_cancel, c.use, c.changed], **hidden)
     taken = c.use.click(lambda text: text, c.changed, c.text, **hidden)
     taken.then(told.explain, asked, results, **hidden).then(**linked)
     for ending in FILES:
         button = getattr(c, f"save_{ending}")
-        button.click(told.save(ending), c.question, c.made, **hidden).then(None, c.made, None, js=KEEP)
+        button.click(told.save(ending), c.question, [c.made, c.status], **hidden).then(None, c.made, None, js=KEEP)
 
 
 def style() -> str:
@@ -166,11 +189,12 @@ def style() -> str:
     return f"{explanations()}\n{_file('app.css')}"
 
 
-def head() -> str:
+def head(limits: Limits) -> str:
     """The style, and what makes explanations live: the script of the HTML export, once the page is there."""
     from ..render.html import script as explanations
 
-    return f"<style>{style()}</style><script>{_file('app.js').replace('__EXPLANATIONS__', explanations())}</script>"
+    live = _file("app.js").replace("__UPLOAD__", str(limits.upload)).replace("__SIZE__", limits.upload_size)
+    return f"<style>{style()}</style><script>{live.replace('__EXPLANATIONS__', explanations())}</script>"
 
 
 def _file(name: str) -> str:

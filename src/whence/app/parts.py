@@ -14,10 +14,11 @@ from ..methods import methods as all_methods
 from ..origin import ImageOrigin
 from ..render.grid import section
 from ..render.html import legend
+from ..render.html_chart import draw_kept
 from ..render.html_image import LARGEST, photo, shrink
 from ..render.html_markup import Markup, join, label, tag
 from ..render.html_medium import Medium
-from ..render.html_view import draw_card, draw_ledger
+from ..render.html_view import draw_card, draw_taken
 from ..render.wording import percent
 from ..view import Card
 from ..views import cards, view
@@ -25,17 +26,19 @@ from .outcome import Classified, Detected, Found, Outcome, Written
 from .shelf import Served
 
 ANSWERS = 5  # classes whose probability is shown
+NONE = "no other"  # answer
+FIT = "similarity"  # the target of models that compare a picture with a text
 KEPT = 50  # classes whose probability is known later, when the input has changed
 
 
-def island(*children: str, **attributes: object) -> Markup:
+def island(*children: str, class_name: str = "") -> Markup:
     """What wears Whence's own style."""
-    return tag("div", *children, class_="whence whence-island", **attributes)
+    return tag("div", *children, class_=f"whence whence-island {class_name}".rstrip())
 
 
 def said(text: str, kind: str = "note") -> Markup:
-    """A line about what is going on: a note, work, or a problem."""
-    role = "alert" if kind == "problem" else "status"
+    """A line about what is going on: a note, work (which changes too often to be read out), or a problem."""
+    role = {"problem": "alert", "note": "status"}.get(kind)
     return island(tag("p", text, class_=f"whence-said whence-{kind}", role=role)) if text else Markup("")
 
 
@@ -71,7 +74,7 @@ def answer(outcome: Outcome, before: Mapping[str, float]) -> Markup:
     """What the model says, with probabilities, and what it said before."""
     now = chances(outcome)
     if not now:
-        return Markup("")
+        return _number(outcome)
     ranked = sorted(now, key=lambda name: -now[name])[:ANSWERS]
     first = next(iter(outcome.explanations[0].prediction_names), ranked[0])
     rows = []
@@ -89,6 +92,15 @@ def answer(outcome: Outcome, before: Mapping[str, float]) -> Markup:
     return island(head, tag("table", caption, *rows, class_="whence-chances"))
 
 
+def _number(outcome: Outcome) -> Markup:
+    """What a model says that gives no probabilities: a number."""
+    if not isinstance(outcome, Classified) or not outcome.explanations:
+        return Markup("")
+    e = outcome.explanations[0]
+    lead = "How well picture and text fit, as the model sees it: " if e.target_names == (FIT,) else "The model says "
+    return island(*(tag("h2", lead, tag("strong", tag("bdi", name))) for name in e.prediction_names[:1]))
+
+
 def explained(found: Sequence[Found]) -> Markup:
     """Every explanation, side by side, as in the HTML export; methods that refused say why."""
     shown = cards(e for one in found for e in one.explanations)
@@ -103,8 +115,10 @@ def shown(outcome: Outcome) -> Markup:
             return explained(outcome.found)
         word = outcome.words[outcome.question.chosen].text
         return join([drawn([Card(f"The word '{word}'", (view(outcome.word),))], "word"), explained(outcome.found)])
-    names = (e.target_names[0] for e in outcome.explanations)
-    return drawn([Card(label(n), (view(e),)) for n, e in zip(names, outcome.explanations, strict=True)], "chosen")
+    assert isinstance(outcome, Written | Detected)
+    refused = [said(f"{one.method}: {one.refused}", "problem") for one in outcome.refused]
+    views = tuple(view(e) for e in outcome.explanations)
+    return drawn([Card(label(views[0].target), views)] if views else [], "chosen", refused)
 
 
 def choice(outcome: Outcome) -> Markup:
@@ -128,22 +142,25 @@ def drawn(shown: Sequence[Card], name: str, before: Sequence[Markup] = ()) -> Ma
     if not shown:
         return island(*before) if before else Markup("")
     medium = Medium(live=True, name=name)
-    return island(*before, legend(shown, live=True), *(draw_card(card, medium) for card in shown))
+    return island(
+        *before, legend(shown, live=True), *(draw_card(card, medium) for card in shown), class_name=f"whence-of-{name}"
+    )
 
 
 def layer(e: Explanation, number: int) -> Markup:
     """The relevance that entered one block."""
     if e.layers is None:
         return said(f"'{e.method}' does not say what entered each block.")
-    card = Card(f"Entering block {number}", (view(e.layer(number)),))
-    return island(draw_card(card, Medium(live=True, name="layer")))
+    card = Card(f"Entering layer {number}", (view(e.layer(number)),))
+    return island(draw_card(card, Medium(live=True, name="layer")), class_name="whence-of-layer")
 
 
 def heads(e: Explanation) -> Markup:
     """What each head carried."""
     if e.heads is None:
         return said(f"'{e.method}' does not say what each head carried.")
-    return island(tag("h3", "What each head carried"), section(e.table("heads")))
+    lead = "Each layer has several heads, which look at the input in ways of their own. Point at one to read its share."
+    return island(tag("h3", "What each head carried"), tag("p", lead), section(e.table("heads")))
 
 
 def ledger(e: Explanation) -> Markup:
@@ -153,9 +170,11 @@ def ledger(e: Explanation) -> Markup:
         return said(
             f"'{e.method}' keeps no books: it does not hand back the answer's value, so there is nothing to add up."
         )
+    took = tag("details", tag("summary", "What took the rest"), draw_taken(one))
     return island(
-        tag("h3", "How much of the answer's value was kept"), tag("p", in_words(one.kept[0])), draw_ledger(one)
-    )
+        tag("h3", "How much of the answer's value was kept"), tag("p", in_words(one.kept[0])), draw_kept(one.kept),
+        *([took] if one.absorbed else []),
+    )  # fmt: skip
 
 
 def in_words(kept: float) -> str:
@@ -181,21 +200,25 @@ def trial_of(found: Trial) -> Markup:
         points = [f"{300 * x:.1f} {150 * (1 - y / top):.1f}" for x, y in zip(found.shares, values, strict=True)]
         return "L".join(reversed(points) if back else points)
 
+    grid = [tag("path", d=f"M0 {y}H300", class_="whence-grid") for y in (0, 75, 150)]
     drawing = tag(
         "svg",
+        *grid,
         tag("path", d=f"M{path(low.tolist())}L{path(high.tolist(), back=True)}Z", class_="whence-band"),
         tag("path", d=f"M{path(found.random.mean(0).tolist())}", class_="whence-line whence-chance"),
         tag("path", d=f"M{path(found.curve.tolist())}", class_="whence-line whence-own"),
         viewBox="-2 -4 304 158", class_="whence-trial", role="img", aria_label=str(found),
     )  # fmt: skip
+    up = tag("div", *(tag("span", percent(top * share)) for share in (1, 0.5, 0)), class_="whence-up")
+    along = tag("div", *(tag("span", words) for words in ("none", "half", "all")), class_="whence-along")
     keys = [
         tag("span", tag("i", class_="whence-own"), "this explanation's order"),
         tag("span", tag("i", class_="whence-chance"), f"{len(found.random)} random orders: mean, and 90 % of them"),
     ]
-    axis = f"Probability of the answer as more {found.noun} are put in, from none to all"
+    axis = f"Probability of the answer as more {found.noun} are put in"
     return island(
-        tag("h3", "Does the model bear it out?"), tag("p", str(found)), drawing,
-        tag("p", *keys, class_="whence-keys"), tag("p", axis, class_="whence-small"),
+        tag("h3", "Does the model bear it out?"), tag("p", str(found)), tag("p", axis, class_="whence-small"),
+        tag("div", up, drawing, along, class_="whence-plot"), tag("p", *keys, class_="whence-keys"),
     )  # fmt: skip
 
 

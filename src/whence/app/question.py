@@ -62,8 +62,10 @@ class Question:
 
     def file(self, served: Served) -> Path:
         """Where the picture is."""
-        if self.upload:
+        if self.upload and Path(self.upload).is_file():
             return Path(self.upload)
+        if self.upload:
+            raise InputError("The picture is no longer kept here: give it again.")
         if self.picture not in served.pictures:
             raise InputError("Give a picture first.")
         return served.pictures[self.picture]
@@ -84,7 +86,7 @@ class Question:
         """The targets as an explainer takes them."""
         return [None if name == SAID else name for name in self.targets] or [None]
 
-    # -- links and code ----------------------------------------------------------------------------------------------
+    # -- links ---------------------------------------------------------------------------------------------------------
 
     def link(self) -> str:
         """What stands behind the ``#`` of a link; pictures that were uploaded are not in it."""
@@ -102,22 +104,5 @@ class Question:
             words = {name: str(said.get(name, "")) for name in ("model", "text", "second", "picture")}
             methods, targets = (tuple(map(str, said.get(name, default))) for name, default in LISTS.items())
             return cls(**words, methods=methods, targets=targets, chosen=int(said.get("chosen", -1)))
-        except (ValueError, TypeError, AttributeError, binascii.Error) as error:
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, binascii.Error) as error:
             raise InputError("The link is damaged: what it asks cannot be read.") from error
-
-    def code(self, served: Served) -> str:
-        """Lines of Python that do the same."""
-        given = _python(self.text, self.second, Path(self.upload or self.picture).name, served)
-        first = "import whence\n" + ("from whence.demo import MODELS\n" if served.source.startswith("MODELS") else "")
-        load = f"explainer = whence.Explainer.from_pretrained({served.source})\n"
-        if served.writes:
-            return f"{first}{load}explainer.generate({given}, method={self.methods[0]!r}).save('why.html')"
-        asked = f", {self.wanted()!r}" if self.wanted() != [None] else ""
-        return f"{first}{load}explainer.compare({given}, {list(self.methods)!r}{asked}).save('why.html')"
-
-
-def _python(text: str, second: str, picture: str, served: Served) -> str:
-    words = repr((text, second)) if second.strip() else repr(text)
-    if not served.reads_picture:
-        return words
-    return f"{{'image': {picture!r}, 'text': {words}}}" if served.reads_text else repr(picture)

@@ -6,7 +6,7 @@ import hmac
 import ipaddress
 import os
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,10 @@ from typing import Any
 from ..errors import InputError
 from ..extras import need
 from .desk import Desk
+from .doors import Doors
 
 PORT = 7860
-#: the browser itself forbids whatever would leave the machine
-POLICY = (
-    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
-    "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' ws: wss:; worker-src 'self' blob:; "
-    "frame-ancestors 'self'; base-uri 'self'; form-action 'self'"
-)
+PATIENCE = 2  # seconds that open pages have when it ends: each holds a connection
 
 
 def application(desk: Desk, folder: str | Path, auth: tuple[str, str] | None = None) -> Any:
@@ -48,28 +44,16 @@ def application(desk: Desk, folder: str | Path, auth: tuple[str, str] | None = N
         }  # fmt: skip
 
     app.add_api_route("/health", health)
-    app.middleware("http")(_guarded)
     theme = gradio.themes.Base(
         font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"], primary_hue="neutral",
         radius_size="md",
     )  # fmt: skip
     gradio.mount_gradio_app(
-        app, build(desk, Path(folder)), "", theme=theme, head=head(), auth=auth and _same(auth),
+        app, build(desk, Path(folder)), "", theme=theme, head=head(desk.limits), auth=auth and _same(auth),
         max_file_size=desk.limits.upload, show_error=False, footer_links=["api"], run_history=False, ssr_mode=False,
         mcp_server=False, enable_monitoring=False, pwa=False,
     )  # fmt: skip
-    return app
-
-
-async def _guarded(request: Any, call: Callable[[Any], Awaitable[Any]]) -> Any:
-    """The short address of the interface, and what the browser is told not to do."""
-    if request.scope["path"].rstrip("/") == "/api/explain":
-        request.scope["path"] = "/gradio_api/api/explain"
-    response = await call(request)
-    response.headers["Content-Security-Policy"] = POLICY
-    response.headers["X-Content-Type-Options"] = "nosniff"
-    response.headers["Referrer-Policy"] = "no-referrer"
-    return response
+    return Doors(app, Path(folder), desk.limits)
 
 
 def _same(auth: tuple[str, str]) -> Callable[[str, str], bool]:
@@ -108,5 +92,10 @@ def serve(desk: Desk, host: str = "127.0.0.1", port: int = PORT, auth: tuple[str
     with tempfile.TemporaryDirectory(prefix="whence-", ignore_cleanup_errors=True) as folder:
         app = application(desk, folder, auth)
         desk.log("start", address=f"http://{host}:{port}", models=list(desk.shelf))
-        uvicorn.run(app, host=host, port=port, log_level="warning", access_log=False)
-        desk.log("stop")
+        try:
+            uvicorn.run(
+                app, host=host, port=port, log_level="warning", access_log=False, timeout_graceful_shutdown=PATIENCE
+            )
+        finally:
+            desk.close()
+            desk.log("stop")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +13,12 @@ from ..demo import MODELS
 from ..errors import InputError, ModelError
 from ..explainer import Explainer
 from ..localisation import finds_objects
+from ..vocabulary import can_write
+from .doors import EXAMPLES
 from .work import ask_first
 
 READS = ("text", "image", "image and text")
-EXAMPLES = 6
+MANY = 6  # examples
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")
 
 
@@ -25,7 +28,8 @@ class Served:
 
     Attributes:
         name: what visitors choose.
-        source: how it is written in Python: an id on the hub, or a directory by its last name.
+        source: an id on the hub, or a directory by its last name.
+        shipped: whether it comes with Whence.
         explainer: the model.
         writes: whether it is a language model that goes on with a text.
         finds: whether it finds objects in pictures.
@@ -35,6 +39,7 @@ class Served:
 
     name: str
     source: str
+    shipped: bool
     explainer: Explainer
     writes: bool
     finds: bool
@@ -48,6 +53,18 @@ class Served:
             ask_first(explainer.model)
         return found
 
+    def lend(self, name: str, folder: Path) -> str:
+        """One of its example pictures, copied to where pictures are served from."""
+        path = folder / EXAMPLES / self.name.replace("/", "-") / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(self.pictures[name], path)
+        return str(path)
+
+    @property
+    def written(self) -> str:
+        """What it is loaded from, as it is written in Python."""
+        return f'MODELS / "{self.source}"' if self.shipped else repr(self.source)
+
     @property
     def reads_text(self) -> bool:
         """Whether it takes a text."""
@@ -60,8 +77,8 @@ class Served:
 
     @property
     def labels(self) -> list[str]:
-        """The names of its classes; none for a language model."""
-        if self.writes or self.finds:
+        """The names of its classes; none for a language model, a detector, or one that compares picture and text."""
+        if self.writes or self.finds or self.explainer.compares:
             return []
         known = self.explainer.answers.labels or getattr(getattr(self.explainer.model, "config", None), "id2label", {})
         return [str(known[i]) for i in sorted(known)]
@@ -125,27 +142,25 @@ def _served(name: str, explainer: Explainer, source: str) -> Served:
             f"The page takes texts and pictures, and '{name}' reads {explainer.modality}: use `whence explain` for it."
         )
     folder = Path(source)
-    is_shipped = folder.parent == MODELS
-    written = f'MODELS / "{folder.name}"' if is_shipped else repr(folder.resolve().name if folder.exists() else source)
     lines = folder / "examples.txt"
     texts = lines.read_text(encoding="utf-8").splitlines() if lines.is_file() else []
-    folder = folder / "examples"
-    pictures = [p for p in sorted(folder.iterdir()) if p.suffix.lower() in PICTURES] if folder.is_dir() else []
+    shots = folder / "examples"
+    pictures = [p for p in sorted(shots.iterdir()) if p.suffix.lower() in PICTURES] if shots.is_dir() else []
     return Served(
         name=name,
-        source=written,
+        source=folder.resolve().name if folder.exists() else source,
+        shipped=folder.parent == MODELS,
         explainer=explainer,
         writes=explainer.modality == "text" and _can_write(explainer),
         finds=explainer.modality == "image" and finds_objects(explainer, _blank()),
-        texts=tuple(text for text in texts if text.strip())[:EXAMPLES],
-        pictures={p.name: p for p in pictures[:EXAMPLES]},
+        texts=tuple(text for text in texts if text.strip())[:MANY],
+        pictures={p.name: p for p in pictures[:MANY]},
     )
 
 
 def _can_write(explainer: Explainer) -> bool:
     """Whether it goes on with a text, not only fills in masked tokens."""
-    can = getattr(explainer.model, "can_generate", None)
-    return explainer.answers.speaks() and can is not None and bool(can())
+    return explainer.answers.speaks() and bool(can_write(explainer.model))
 
 
 def _blank() -> Any:

@@ -22,7 +22,7 @@ def uploaded(image: str, limits: Limits) -> Iterator[str]:
         return
     content = image.partition(",")[2] if image.startswith("data:") else image
     if len(content) > limits.upload * 4 / 3 + 4:
-        raise InputError(f"The picture is too large: {limits.upload:,} bytes at most.")
+        raise InputError(f"The picture is too large: {limits.upload_size} at most.")
     try:
         read = base64.b64decode(content, validate=True)
     except (binascii.Error, ValueError) as error:

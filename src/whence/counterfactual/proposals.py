@@ -36,7 +36,7 @@ class Filler:
         if not getattr(self.explainer.reader, "fills", False) or self.mask is None:
             raise InputError(
                 f"{type(self.explainer.model).__name__} fills in no masked words, so it cannot propose others: give a "
-                "masked language model (its class ends in ForMaskedLM) whose tokenizer has a mask token."
+                "masked language model whose tokenizer has a mask token."
             )
 
     def propose(self, origin: TextOrigin, places: list[Word], batch_size: int) -> list[list[tuple[str, float]]]:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..errors import InputError, ModelError, WhenceWarning
 from ..origin import Span, TextOrigin
+from ..vocabulary import answers_in_tokens, can_write, fills, first_step
 from ..words import words
 from .sample import Sample
 
@@ -27,6 +28,11 @@ class TextReader:
         tokenizer: called with a string (or two); returns ``input_ids`` and, if it can, ``offset_mapping``.
         model: for its limit of positions.
         truncate: read the beginning of a text that is too long, and say so; otherwise refuse it.
+
+    Attributes:
+        fills: whether the model guesses tokens, and does not write.
+        guesses: whether it may: it has a score for each token, and does not say that it writes.
+        start: the token by which an encoder-decoder begins to write.
     """
 
     kind = "text"
@@ -37,9 +43,9 @@ class TextReader:
         self.limit = limit(tokenizer, model)
         self.molecule = bool(getattr(tokenizer, "molecules", False))
         self.takes = _arguments(model)
-        self.fills = type(model).__name__.endswith("ForMaskedLM")
-        writes = type(model).__name__.endswith("ForConditionalGeneration")
-        self.start = getattr(getattr(model, "config", None), "decoder_start_token_id", None) if writes else None
+        self.fills = fills(model, tokenizer)
+        self.guesses = self.fills or (can_write(model) is None and answers_in_tokens(model, tokenizer))
+        self.start = first_step(model)
         self._check_vocabulary(model)
 
     def read(self, raw: Any) -> Sample:
@@ -57,7 +63,7 @@ class TextReader:
         tensors.setdefault("attention_mask", torch.ones_like(tensors["input_ids"]))
         tensors = {n: t for n, t in tensors.items() if self.takes is None or n in self.takes or n == "input_ids"}
         pads = self._pads(tensors)
-        position = self._mask_position(tensors["input_ids"]) if self.fills else None
+        position = self._mask_position(tensors["input_ids"]) if self.guesses else None
         if self.start is not None:  # the first token that an encoder-decoder would write
             tensors["decoder_input_ids"], position = torch.tensor([[self.start]]), 0
         self._check_ids(tensors["input_ids"])

@@ -126,11 +126,16 @@ def draw_ledger(view: View) -> Markup:
         verb = "taken" if share >= 0 else "added"
         sentences.append(f"the largest share was {verb} by {name} ({rounded(abs(share))})")
     said = "; ".join(sentences)
-    rows = [tag("tr", tag("th", tag("bdi", n), scope="row"), tag("td", rounded(s))) for n, s in view.absorbed]
-    caption = tag("caption", "Taken on the way (added, where negative)")
-    absorbed = [tag("table", caption, *rows, class_="whence-table")] if rows else []
+    absorbed = [draw_taken(view)] if view.absorbed else []
     charts = [draw_kept(view.kept)] if view.kept else []
     return join([tag("p", f"{said[:1].upper()}{said[1:]}."), tag("div", *charts, *absorbed, class_="whence-books")])
+
+
+def draw_taken(view: View) -> Markup:
+    """What kept relevance for itself, or made some, on the way to the input."""
+    rows = [tag("tr", tag("th", tag("bdi", n), scope="row"), tag("td", rounded(s))) for n, s in view.absorbed]
+    caption = tag("caption", "Taken on the way (added, where negative)")
+    return tag("table", caption, *rows, class_="whence-table")
 
 
 def _notes(notes: Sequence[str]) -> list[Markup]:
