@@ -1,0 +1,61 @@
+"""What MkDocs needs to know: pages that stand outside of ``docs``, and notebooks, are pages of the site as well.
+
+The files in ``docs`` link to each other, and to files of the repository, as a code host wants it. Here links that leave
+``docs`` are turned to the page that the site has in that place; any other is left, and a strict build names it.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+from documentation.notebook import as_markdown
+
+ROOT = Path(__file__).resolve().parents[1]
+#: files of the repository, and the pages that they are on the site
+OUTSIDE = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
+    "training/README.md": "training.md",
+    "LICENSE": "LICENSE.txt",
+}
+LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)\s]*)?\))")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages that are made here."""
+    for source, page in OUTSIDE.items():
+        if (ROOT / source).exists():
+            files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
+    for notebook in [f for f in files if f.src_uri.endswith(".ipynb")]:
+        text = as_markdown(Path(str(notebook.abs_src_path)))
+        files.append(File.generated(config, notebook.src_uri.replace(".ipynb", ".md"), content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Turn links that the repository and the site have in different places."""
+    sources = {made: source for source, made in OUTSIDE.items()}
+    here = page.file.src_uri
+    source = sources.get(here, f"docs/{here}")
+    return LINK.sub(lambda m: m[1] + moved(m[2], source, here) + m[3], markdown)
+
+
+def moved(link: str, source: str, here: str) -> str:
+    """A link of the file ``source`` of the repository, as the page ``here`` of the site has it."""
+    place = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
+    if place in OUTSIDE:
+        place = OUTSIDE[place]
+    elif place.startswith("docs/"):
+        place = place.removeprefix("docs/")
+        if not here.startswith("notebooks/"):  # a notebook's own page links to it, to be downloaded
+            place = place.replace(".ipynb", ".md")
+    else:
+        return link
+    return posixpath.relpath(place, posixpath.dirname(here) or ".")
