@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 from documentation.notebook import as_markdown
@@ -25,6 +26,8 @@ OUTSIDE = {
     "training/README.md": "training.md",
     "LICENSE": "LICENSE.txt",
 }
+LOADED = r'script|img|iframe|source|link rel="(?:stylesheet|preconnect|icon)"'
+ELSEWHERE = re.compile(rf'<(?:{LOADED})[^>]*(?:src|href)="(?:https?:)?//[^"]*"')
 LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)\s]*)?\))")
 
 
@@ -45,6 +48,14 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     here = page.file.src_uri
     source = sources.get(here, f"docs/{here}")
     return LINK.sub(lambda m: m[1] + moved(m[2], source, here) + m[3], markdown)
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """Refuse a page that would load anything from elsewhere."""
+    found = ELSEWHERE.search(output)
+    if found:
+        raise PluginError(f"{page.file.src_uri} loads something from elsewhere: {found[0]}. Keep it in docs/.")
+    return output
 
 
 def moved(link: str, source: str, here: str) -> str:

@@ -6,22 +6,19 @@ A page is written by hand between two parts that are written here, from ``whence
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
-import warnings
 from pathlib import Path
 from typing import Any
 
 import whence
 from documentation.page import between
-from whence.errors import WhenceWarning
+from documentation.snippets import printed
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 SECTION = re.compile(r"^### (.*)$", re.MULTILINE)
 SHORT = {"BERT-base, 128 tokens": "BERT-base", "a 12-layer decoder, 1,024 tokens": "decoder, 1,024 tokens"}
 
-TEXT = '''\
+TEXT = """\
 import whence
 from whence.demo import MODELS
 
@@ -29,9 +26,12 @@ explainer = whence.Explainer.from_pretrained(MODELS / "sentiment")
 e = explainer("The acting is superb, but the story goes nowhere.", method="{name}")
 largest = max(abs(w.score) for w in e.words[0])
 print(*(f"{{w.text}} {{w.score / largest:+.2f}}" for w in e.words[0]))
-'''
-SAME = "The model says *negative*. The same sentence is on every method's page; scores are over the\nlargest of a word.\n\n"
-PICTURE = '''\
+"""
+SAME = """\
+The model says *negative*. The same sentence is on every method's page; scores are over the largest of a word.
+
+"""
+PICTURE = """\
 import whence
 from whence.demo import MODELS
 
@@ -39,7 +39,7 @@ explainer = whence.Explainer.from_pretrained(MODELS / "digits")
 e = explainer(MODELS / "digits" / "examples" / "0-6.png", method="{name}")
 strongest = divmod(int(e.heatmap()[0].argmax()), e.heatmap().shape[-1])
 print(e.target_names[0], tuple(e.heatmap().shape), "strongest at row, column", strongest)
-'''
+"""
 
 
 def costs() -> dict[str, dict[str, tuple[str, str]]]:
@@ -96,11 +96,7 @@ def example(row: dict[str, Any]) -> str:
     """The method on a shipped model, and what it answers."""
     pictures = row["needs"] == "pictures"
     code = (PICTURE if pictures else TEXT).format(name=row["name"])
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out), warnings.catch_warnings():
-        warnings.simplefilter("ignore", WhenceWarning)
-        exec(code, {})
-    shown = "\n".join(f"    {line}" for line in out.getvalue().splitlines())
+    shown = "\n".join(f"    {line}" for line in printed(code, {}, row["name"]).splitlines())
     lead = "" if pictures else SAME
     return f"## Example\n\n{lead}```python\n{code}```\n\n{shown}"
 

@@ -55,5 +55,5 @@ def first_bad_value(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, 
     if watch.found:
         return f"a NaN or an infinity first appears in the output of {watch.found}. Try float32, or look at that layer."
     if watch.emptied and any(map(_empty, tensors_in(outputs))):
-        return f"it holds minus infinity, last made by {watch.emptied}. Explain what stands before it, or another class."
+        return f"it holds minus infinity, last made by {watch.emptied}. Explain what stands before it."
     return "it appears only on the way back. Try float64, or another method."
