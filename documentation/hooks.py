@@ -44,6 +44,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Turn links that the repository and the site have in different places."""
+    if page.file.src_uri in ("index.md", "quickstart.md"):
+        page.meta["hide"] = ["navigation"]  # the tabs above are enough
     sources = {made: source for source, made in OUTSIDE.items()}
     here = page.file.src_uri
     source = sources.get(here, f"docs/{here}")

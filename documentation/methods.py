@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import whence
 from documentation.page import between
@@ -42,28 +42,39 @@ print(e.target_names[0], tuple(e.heatmap().shape), "strongest at row, column", s
 """
 
 
-def costs() -> dict[str, dict[str, tuple[str, str]]]:
-    """For each method and model, time and memory of one sample, as multiples of a forward and backward.
+class Cost(NamedTuple):
+    """Multiples of one forward and backward, as the tables have them; empty if not measured.
 
-    Returns:
-        ``{method: {model: (time, memory)}}``, without what was not measured.
+    Attributes:
+        time: of one sample.
+        memory: of one sample.
+        eight: time of eight samples, as a multiple of that of eight.
     """
-    found: dict[str, dict[str, tuple[str, str]]] = {}
+
+    time: str
+    memory: str
+    eight: str
+
+
+def costs() -> dict[str, dict[str, Cost]]:
+    """For each method and model what it cost, without what was not measured: ``{method: {model: cost}}``."""
+    found: dict[str, dict[str, Cost]] = {}
     parts = SECTION.split((DOCS / "performance.md").read_text(encoding="utf-8"))[1:]
     for model, text in zip(parts[::2], parts[1::2], strict=True):
         rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
         for row in rows:
             cell = dict(zip(reversed(rows[0]), reversed(row), strict=False))  # of two columns of a name, the first
-            time = re.match(r"\**([\d.]+)", cell.get("batch 1", ""))
+            time, eight = (re.match(r"\**([\d.]+)", cell.get(f"batch {size}", "")) for size in (1, 8))
             if time and row[0].startswith("`"):
-                found.setdefault(row[0].strip("`"), {})[SHORT.get(model, model)] = (time[1], cell["memory"])
+                cost = Cost(time[1], cell["memory"], eight[1] if eight else "")
+                found.setdefault(row[0].strip("`"), {})[SHORT.get(model, model)] = cost
     return found
 
 
-def facts(row: dict[str, Any], cost: dict[str, tuple[str, str]]) -> str:
+def facts(row: dict[str, Any], cost: dict[str, Cost]) -> str:
     """What is known of a method, as a table."""
-    times = {model: time for model, (time, _) in cost.items()}
-    memory = {model: memory for model, (_, memory) in cost.items()}
+    times = {model: found.time for model, found in cost.items()}
+    memory = {model: found.memory for model, found in cost.items()}
     lines = [
         ("shows", row["shows"]),
         ("beware", row["beware"]),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import whence
-from documentation import methods, peers
+from documentation import methods, overhead, peers
 from documentation.page import between
 from documentation.snippets import everything, same
 from whence import errors
@@ -58,9 +58,9 @@ def test_the_facts_on_the_methods_pages_are_current():
 def test_costs_are_read_from_the_tables_of_performance():
     cost = methods.costs()
     assert set(cost["conservative-lrp"]) == {"ViT-B/16", "BERT-base", "decoder, 1,024 tokens"}
-    assert all(
-        0.3 < float(time) < 500 and float(memory) > 0 for found in cost.values() for time, memory in found.values()
-    )
+    every = [one for found in cost.values() for one in found.values()]
+    assert all(0.3 < float(one.time) < 500 and float(one.memory) > 0 for one in every)
+    assert len(every) > 50
 
 
 def test_every_method_is_in_the_list_and_counted():
@@ -70,8 +70,9 @@ def test_every_method_is_in_the_list_and_counted():
     assert f"There are {len(ROWS)};" in (DOCS / "quickstart.md").read_text()
 
 
-def test_the_readmes_table_of_other_libraries_is_current():
-    assert all(path.read_text() == text for path, text in peers.pages().items()), "run `python -m documentation`"
+@pytest.mark.parametrize("made", [peers.pages, overhead.pages])
+def test_tables_of_measurements_are_current(made):
+    assert all(path.read_text() == text for path, text in made().items()), "run `python -m documentation`"
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.__name__)
