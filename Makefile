@@ -77,7 +77,7 @@ audit: $(READY)
 # the documentation's site, into build/site; a warning is an error
 docs: $(READY)
 	@echo "Building the documentation (mkdocs), into build/site/index.html"
-	@DISABLE_MKDOCS_2_WARNING=true NO_MKDOCS_2_WARNING=true PYTHONPATH=. $(BIN)/python -W ignore::DeprecationWarning -m mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=true PYTHONPATH=. $(BIN)/python -W ignore::DeprecationWarning -m mkdocs build --quiet --strict
 
 # every command and snippet of README and quickstart, in order, as a stranger would; what is printed is compared
 walk: $(READY)

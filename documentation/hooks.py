@@ -26,6 +26,9 @@ OUTSIDE = {
     "training/README.md": "training.md",
     "LICENSE": "LICENSE.txt",
 }
+#: what does not stand beside a page: where the tabs above are enough, and where tables need the room
+HIDDEN = {"index.md": "navigation", "quickstart.md": "navigation", "methods.md": "toc", "performance.md": "toc"}
+HIDDEN |= {"results.md": "toc", "architectures.md": "toc", "architectures-timm.md": "toc"}
 LOADED = r'script|img|iframe|source|link rel="(?:stylesheet|preconnect|icon)"'
 ELSEWHERE = re.compile(rf'<(?:{LOADED})[^>]*(?:src|href)="(?:https?:)?//[^"]*"')
 LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)\s]*)?\))")
@@ -44,8 +47,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Turn links that the repository and the site have in different places."""
-    if page.file.src_uri in ("index.md", "quickstart.md"):
-        page.meta["hide"] = ["navigation"]  # the tabs above are enough
+    page.meta["hide"] = [HIDDEN.get(page.file.src_uri, "")]
     sources = {made: source for source, made in OUTSIDE.items()}
     here = page.file.src_uri
     source = sources.get(here, f"docs/{here}")

@@ -19,7 +19,8 @@ def executed(path: Path) -> Any:
 
     notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as folder:
-        NotebookClient(notebook, timeout=120, resources={"metadata": {"path": folder}}).execute()
+        place = {"metadata": {"path": folder}}
+        NotebookClient(notebook, timeout=300, coalesce_streams=True, resources=place).execute()
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)  # the time of day
         if cell.cell_type == "code":
