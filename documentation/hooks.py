@@ -1,11 +1,13 @@
 """What MkDocs needs to know: pages that stand outside of ``docs``, and notebooks, are pages of the site as well.
 
 The files in ``docs`` link to each other, and to files of the repository, as a code host wants it. Here links that leave
-``docs`` are turned to the page that the site has in that place; any other is left, and a strict build names it.
+``docs`` are turned to the page that the site has in that place. One that leads nowhere is left, and a strict build
+names it.
 """
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 from pathlib import Path
@@ -18,20 +20,22 @@ from documentation.notebook import as_markdown
 
 ROOT = Path(__file__).resolve().parents[1]
 #: files of the repository, and the pages that they are on the site
-OUTSIDE = {
-    "README.md": "index.md",
-    "CONTRIBUTING.md": "contributing.md",
-    "CHANGELOG.md": "changelog.md",
-    "SECURITY.md": "security.md",
-    "training/README.md": "training.md",
-    "LICENSE": "LICENSE.txt",
-}
+OUTSIDE = {path.name: f"{path.stem.lower()}.md" for path in sorted(ROOT.glob("*.md"))}
+OUTSIDE |= {"README.md": "index.md", "training/README.md": "training.md", "LICENSE": "LICENSE.txt"}
 #: what does not stand beside a page: where the tabs above are enough, and where tables need the room
 HIDDEN = {"index.md": "navigation", "quickstart.md": "navigation", "methods.md": "toc", "performance.md": "toc"}
 HIDDEN |= {"results.md": "toc", "architectures.md": "toc", "architectures-timm.md": "toc"}
 LOADED = r'script|img|iframe|source|link rel="(?:stylesheet|preconnect|icon)"'
 ELSEWHERE = re.compile(rf'<(?:{LOADED})[^>]*(?:src|href)="(?:https?:)?//[^"]*"')
-LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)\s]*)?\))")
+LINK = re.compile(r"\[([^\]]*)\]\(([^)#:\s]+)((?:#[^)\s]*)?)\)")
+
+
+def on_config(config: Any) -> Any:
+    """Put pages that have no place among the others at the end."""
+    pages = {*OUTSIDE.values(), *(str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md"))}
+    placed = set(re.findall(r"[\w/.-]+\.md", json.dumps(config.nav)))
+    config.nav[-1]["Project"] += sorted(page for page in pages - placed if page.endswith(".md"))
+    return config
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -51,7 +55,12 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     sources = {made: source for source, made in OUTSIDE.items()}
     here = page.file.src_uri
     source = sources.get(here, f"docs/{here}")
-    return LINK.sub(lambda m: m[1] + moved(m[2], source, here) + m[3], markdown)
+    return LINK.sub(lambda m: link(m[1], moved(m[2], source, here), m[3]), markdown)
+
+
+def link(text: str, place: str | None, part: str) -> str:
+    """A link, or its text alone where the site has no such page."""
+    return text if place is None else f"[{text}]({place}{part})"
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:
@@ -62,9 +71,13 @@ def on_post_page(output: str, page: Any, **_: Any) -> str:
     return output
 
 
-def moved(link: str, source: str, here: str) -> str:
-    """A link of the file ``source`` of the repository, as the page ``here`` of the site has it."""
-    place = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
+def moved(path: str, source: str, here: str) -> str | None:
+    """Where a link of the file ``source`` of the repository leads to from the page ``here`` of the site.
+
+    Returns:
+        The path as it is if there is no such file (a strict build names it); ``None`` if the site does not have it.
+    """
+    place = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
     if place in OUTSIDE:
         place = OUTSIDE[place]
     elif place.startswith("docs/"):
@@ -72,5 +85,5 @@ def moved(link: str, source: str, here: str) -> str:
         if not here.startswith("notebooks/"):  # a notebook's own page links to it, to be downloaded
             place = place.replace(".ipynb", ".md")
     else:
-        return link
+        return None if (ROOT / place).exists() else path
     return posixpath.relpath(place, posixpath.dirname(here) or ".")
