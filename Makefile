@@ -74,10 +74,10 @@ audit: $(READY)
 	@echo "Auditing dependencies (pip-audit)"
 	@$(BIN)/pip-audit --progress-spinner off --skip-editable
 
-# the documentation's site, into build/site; a warning is an error
+# the documentation's site, into build/site; a warning is an error (but not with --quiet, which hides it from the count)
 docs: $(READY)
 	@echo "Building the documentation (mkdocs), into build/site/index.html"
-	@NO_MKDOCS_2_WARNING=true PYTHONPATH=. $(BIN)/python -W ignore::DeprecationWarning -m mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=true PYTHONPATH=. $(BIN)/python -W ignore::DeprecationWarning -m mkdocs build --strict
 
 # every command and snippet of README and quickstart, in order, as a stranger would; what is printed is compared
 walk: $(READY)
