@@ -34,13 +34,13 @@ def executed(path: Path) -> Any:
 
 
 def _small(code: str) -> str:
-    """A picture in base64, in 128 colours and at most 1,000 pixels wide."""
+    """A picture in base64, in 256 colours and at most 1,000 pixels wide."""
     from PIL import Image
 
     picture = Image.open(io.BytesIO(base64.b64decode(code))).convert("RGB")
     picture.thumbnail((1000, 4000), Image.Resampling.LANCZOS)
     file = io.BytesIO()
-    picture.quantize(128).save(file, "png", optimize=True)
+    picture.quantize(256).save(file, "png", optimize=True)
     return base64.b64encode(file.getvalue()).decode()
 
 
