@@ -21,6 +21,7 @@ PEERS = {
     "grad-cam": ("HiResCAM, input of the first block", "vit torchvision", "hooks on the layer that you name"),
 }
 NAMES = {"grad-cam": "pytorch-grad-cam"}
+MODELS = {"bert": "BERT", "convnet": "a convolutional net", "decoder": "decoder", "vit torchvision": "ViT"}
 HEAD = (
     "| library | how it gets into a model | asked for the same | differs by | time: its, ours | MiB: its, ours |\n"
     "|---|---|---|---|---|---|"
@@ -46,7 +47,8 @@ def table() -> str:
         row = measured[peer, method, model]
         ours = row["Whence"].strip("`").split("(")[0]
         time, memory = (f"{row[f'its {what}']}, {row[f'our {what}']}" for what in ("time", "MiB"))
-        out.append(f"| {NAMES.get(peer, peer)} | {way} | `{ours}` | {row['largest difference']} | {time} | {memory} |")
+        asked = f"`{ours}`, {MODELS[model]}"
+        out.append(f"| {NAMES.get(peer, peer)} | {way} | {asked} | {row['largest difference']} | {time} | {memory} |")
     return "\n".join([*out, PAPERS])
 
 
