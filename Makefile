@@ -7,12 +7,12 @@ READY := $(VENV)/.ready
 JOBS ?= auto
 
 .PHONY: test test-slow fuzz lint types bench bench-peers conformance conformance-timm models tables screenshots audit demo \
-	coverage mutation matrix dist licences clean
+	coverage mutation matrix dist licences docs walk clean
 
 $(READY): pyproject.toml constraints.txt
 	@echo "Installing into $(VENV) (the first time takes a few minutes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[all,dev]"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[all,dev,docs]"
 	@touch $@
 
 lint: $(READY)
@@ -42,6 +42,7 @@ fuzz: $(READY)
 bench: $(READY)
 	@echo "Measuring cost for docs/performance.md (hours on two cores, which should have nothing else to do)"
 	@HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error $(BIN)/python -W ignore -m benchmarks
+	@HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error $(BIN)/python -W ignore -m documentation
 
 # other libraries of explanations, in environments of their own (the second has torchvision: several gigabytes)
 bench-peers:
@@ -80,6 +81,15 @@ tables: $(READY)
 audit: $(READY)
 	@echo "Auditing dependencies (pip-audit)"
 	@$(BIN)/pip-audit --progress-spinner off --skip-editable
+
+# the documentation's site, into build/site; a warning is an error (but not with --quiet, which hides it from the count)
+docs: $(READY)
+	@echo "Building the documentation (mkdocs), into build/site/index.html"
+	@NO_MKDOCS_2_WARNING=true PYTHONPATH=. $(BIN)/python -W ignore::DeprecationWarning -m mkdocs build --strict
+
+# every command and snippet of README and quickstart, in order, as a stranger would; what is printed is compared
+walk: $(READY)
+	@$(BIN)/python -W ignore -m documentation.walk
 
 # pictures of the web page for docs/serve.md; needs Chromium
 screenshots: $(READY)

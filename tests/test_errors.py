@@ -217,6 +217,15 @@ def test_an_overflow_is_located():
     refused(whence.NumericalError, "not finite", Overflows(), words())
 
 
+class Emptied(Overflows):
+    def forward(self, input_ids):
+        return torch.log(self.inner(input_ids) * 0)
+
+
+def test_minus_infinity_in_the_output_is_located():
+    refused(whence.NumericalError, "minus infinity, last made by 'log' in or after 'inner", Emptied(), words())
+
+
 def test_attention_across_the_batch_is_refused():
     model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 1).eval()  # sequence first
     refused(whence.ModelError, r"\[tokens, batch", model, torch.randn(5, 3, 8), target=lambda o: o[:, 0, 0])

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from .call import tensors_in
 from .operations import PASSIVE, operation
 
 
@@ -18,6 +19,7 @@ class _Watch(TorchFunctionMode):
         self.names = names
         self.near = ""
         self.found = ""
+        self.emptied = ""  # the last operation that made minus infinity, which is no fault in a mask
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -28,10 +30,18 @@ class _Watch(TorchFunctionMode):
             return out
         for a in args:
             self.near = self.names.get(id(a), self.near) if isinstance(a, Tensor) else self.near
-        if isinstance(out, Tensor) and out.is_floating_point() and bool((torch.isnan(out) | (out == torch.inf)).any()):
+        if isinstance(out, Tensor) and out.is_floating_point():
             place = self.near.rsplit(".", 1)[0]
-            self.found = f"'{name}'" + (f" in or after '{place}'" if place else "")
+            here = f"'{name}'" + (f" in or after '{place}'" if place else "")
+            if bool((torch.isnan(out) | (out == torch.inf)).any()):
+                self.found = here
+            elif _empty(out) and not any(map(_empty, args)):
+                self.emptied = here
         return out
+
+
+def _empty(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point() and bool((value == -torch.inf).any())
 
 
 def first_bad_value(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
@@ -41,7 +51,9 @@ def first_bad_value(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, 
             return f"the weight '{name}' holds a NaN or an infinity. Load the weights again, or repair them."
     watch = _Watch({id(p): name for name, p in model.named_parameters()})
     with torch.no_grad(), watch:
-        model(*args, **kwargs)
+        outputs = model(*args, **kwargs)
     if watch.found:
         return f"a NaN or an infinity first appears in the output of {watch.found}. Try float32, or look at that layer."
+    if watch.emptied and any(map(_empty, tensors_in(outputs))):
+        return f"it holds minus infinity, last made by {watch.emptied}. Explain what stands before it."
     return "it appears only on the way back. Try float64, or another method."
