@@ -26,7 +26,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = (ROOT / "README.md", ROOT / "docs" / "quickstart.md")
 #: commands that are not run, and why
 LEFT_OUT = {
-    "make": "needs a clone, and minutes: CI runs it",
+    "make demo": "needs a clone: tests/test_demo.py makes the same report",
+    "make test": "needs a clone, and minutes: CI runs it",
     "pip": "would install what is being tried: `make dist` installs it into an empty environment",
     "whence serve": "runs until it is stopped: tests/test_app_browser.py opens it in a browser",
 }
