@@ -14,6 +14,10 @@ What `make matrix` found: each row is an environment of its own with these versi
 *newest* what pip installed that day. A row without numbers could not be had on the machine that made this page, for the
 reason beside it.
 
+torch 2.6 was tried and does not work: it cannot be asked which hooks on saved tensors are active, which Whence needs to
+know to refuse gradient checkpointing (562 of 687 tests failed, with Python 3.11 and transformers 4.56.2). What lies
+between it and the lower bound was not tried: the bound is the oldest torch that was seen to pass.
+
 The web page (extra `app`) is not among these tests. It needs transformers 5, as gradio and transformers 4 ask for
 different versions of huggingface-hub.
 
