@@ -9,8 +9,8 @@ from .cell import EXTRAS, TESTS, Found
 HEAD = """# Compatibility
 
 What `make matrix` found: each row is an environment of its own with these versions and the extras
-{extras}, in which {files} files of tests were run: rules, published numbers of every golden case, the trace, files, raw inputs.
-*oldest* is the lower bound in `pyproject.toml`, *pinned* what `constraints.txt` pins and all other tests run with,
+{extras}, in which {files} files of tests were run:
+rules, published numbers of every golden case, the trace, files, raw inputs. *oldest* is the lower bound in `pyproject.toml`, *pinned* what `constraints.txt` pins and all other tests run with,
 *newest* what pip installed that day. A row without numbers could not be had on the machine that made this page, for the
 reason beside it.
 
