@@ -28,7 +28,7 @@ def main() -> None:
         print(f"  {found.versions} {found.passed} passed, {found.failed} failed {found.why[:300]}", flush=True)
     paths = [(cell, arguments.out / f"{cell.key}.json") for cell in cells()]
     results = [
-        Found(**json.loads(path.read_text())) if path.exists() else Found(cell.name, {}, 0, 0, 0.0, "left out here")
+        Found(**json.loads(path.read_text())) if path.exists() else Found(cell.name, {}, 0, 0, 0.0, "left out")
         for cell, path in paths
     ]
     (ROOT / "docs" / "compatibility.md").write_text(page(results))

@@ -208,3 +208,35 @@ def test_the_gradient_of_what_is_overwritten_is_the_true_one(function):
     found = torch.autograd.grad(out, trace.sources[0].tensor, g)[0]
     leaf = x.clone().requires_grad_()
     assert torch.allclose(found, torch.autograd.grad(3.0 * function(leaf), leaf, g)[0])
+
+
+def each_sample(tensor):
+    return tensor.flatten(1).sum(1).reshape(-1, *[1] * (tensor.dim() - 1))
+
+
+def signed(*shape, seed):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_constant_that_is_added_keeps_its_share(seed):
+    """A mask, positions: as a summand of a residual addition, per sample, and what it gets goes no further."""
+    x, constant, R = (signed(2, 3, 5, seed=10 * seed + i) for i in range(3))
+    s = safe_divide(R, x + constant, EPS)
+    expected = share([x * s, constant * s], R, each_sample)[0]
+    assert torch.allclose(relevance(lambda x: x + constant, x, R), expected, rtol=1e-6)
+
+
+def test_a_bias_that_is_added_takes_nothing():
+    x, bias, R = signed(2, 3, 1, seed=1), signed(5, seed=2), signed(2, 3, 5, seed=3)
+    assert torch.allclose(relevance(lambda x: x + bias, x, R), R.sum(-1, keepdim=True))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_summand_that_is_broadcast_gets_the_share_of_all_its_copies(seed):
+    x, R = signed(1, 3, 5, seed=10 * seed), signed(1, 3, 5, seed=10 * seed + 1)
+    first = x[0, 0]
+    s = safe_divide(R, x + first, EPS)
+    whole, once = share([x * s, (first * s.sum((0, 1)))[None, None]], R, each_sample)
+    whole[0, 0] += once[0, 0]
+    assert torch.allclose(relevance(lambda x: x + x[0, 0], x, R), whole, rtol=1e-6)
