@@ -22,6 +22,7 @@ FOUND: dict[str, str] = {
     "a padding mask beside a class token": "method=kernel-shap padding=right pool=class",
     "a padding mask beside registers": "method=random padding=right registers=2",
     "a padding mask of an encoder": "method=kernel-shap padding=right streams=encoder-decoder pool=class causal=True",
+    "words beside a picture": "method=occlusion options={'at':'token'} padding=right streams=two pool=class",
     "noise for tokens that stand behind padding": "method=smooth-grad padding=left",
     "a position that is given or counted": "method=bi-attention padding=right reads=floats places=learned",
     "a stabiliser where a tensor is read twice": "method=lrp options={'eps':0.001}",
