@@ -33,7 +33,8 @@ def unsound(e: Result) -> str:
 
 
 def _faults(e: Result) -> Iterator[str]:
-    for name, hint in _hints(type(e)).items():
+    cls: Any = type(e)
+    for name, hint in _hints(cls).items():
         if not fits(getattr(e, name), hint):
             yield f"'{name}' is of another kind than it should be"
     if e.scores.dim() != 2 or not e.scores.is_floating_point():
@@ -140,8 +141,9 @@ def fits(value: object, hint: Any) -> bool:
         kinds = [inner[0]] * len(value) if isinstance(value, tuple) and inner[-1] is Ellipsis else list(inner)
         return isinstance(value, tuple) and len(value) == len(kinds) and all(map(fits, value, kinds))
     if origin is not None and issubclass(origin, Mapping):
-        known = isinstance(value, Mapping)
-        return known and all(fits(k, inner[0]) and fits(v, inner[1]) for k, v in value.items())  # type: ignore[union-attr]  # known
+        if not isinstance(value, Mapping):
+            return False
+        return all(fits(k, inner[0]) and fits(v, inner[1]) for k, v in value.items())
     kind = NoneType if hint is None else origin or hint
     if kind in (int, float):
         return isinstance(value, int | kind) and not isinstance(value, bool)
