@@ -29,6 +29,7 @@ class Architecture:
         causal: each token sees those before it.
         masking: how what is not seen is hidden.
         window: how many tokens see each other (Swin); every other layer is shifted. 0: all.
+        windowed: whether attention alone is inside windows, or whole blocks are.
         rotary: rotated queries and keys, in halves or in pairs.
         places: position embeddings, learned or fixed waves.
         query_norm: queries and keys are normed.
@@ -61,6 +62,7 @@ class Architecture:
     causal: bool = False
     masking: str = "bool"
     window: int = 0
+    windowed: str = "attention"
     rotary: str = "no"
     places: str = "no"
     query_norm: bool = False
@@ -94,6 +96,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "causal": (False, False, True),
     "masking": ("bool", "additive", "where", "flag"),
     "window": (0, 0, 0, 2, 4),
+    "windowed": ("attention", "attention", "attention", "block"),
     "rotary": ("no", "no", "halves", "pairs"),
     "places": ("no", "learned", "waves"),
     "query_norm": (False, False, False, True),
@@ -130,6 +133,7 @@ def settled(a: Architecture) -> Architecture:
         (a.groups > 1 and a.packed in ("chunk", "unbind"), {"packed": "split"}),
         (a.window > 0, {"causal": False, "registers": 0, "rotary": "no"}),
         (a.window > 0 and a.pool == "class", {"pool": "mean"}),
+        (a.window == 0, {"windowed": "attention"}),
         (a.norm == "none" and a.scale > 0.4, {"scale": 0.4}),
         (a.masking == "flag" and not (a.causal and a.attend in ("fused", "module")), {"masking": "bool"}),
         (a.reads != "ids" or a.pool != "every", {"tied": False}),

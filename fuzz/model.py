@@ -16,6 +16,30 @@ from fuzz.parts import Attention, Mlp, Norm
 LONGEST = 24
 
 
+def inside_windows(a: Architecture, x: Tensor, shift: int, run: Callable[[Tensor], Tensor]) -> Tensor:
+    """Tokens cut into windows that are rows of a larger batch, and put together again; shifted by half of one."""
+    axis, by = (1 if a.layout == "batch-first" else 0), shift * (a.window // 2)
+    inside, back = _windows(a, x.roll(-by, axis) if by else x)
+    out = back(run(inside))
+    return out.roll(by, axis) if by else out
+
+
+def _windows(a: Architecture, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    size = a.window
+    if a.layout != "batch-first":
+        count = len(x) // size
+        inside = x.unflatten(0, (count, size)).permute(1, 2, 0, 3).flatten(1, 2)
+        return inside, lambda y: y.unflatten(1, (-1, count)).permute(2, 0, 1, 3).flatten(0, 1)
+    count = x.shape[1] // size
+    if a.reads != "pixels" or size != 4:
+        return x.unflatten(1, (count, size)).flatten(0, 1), lambda y: y.unflatten(0, (-1, count)).flatten(1, 2)
+    side = int(x.shape[1] ** 0.5)  # a picture: squares of two by two
+    grid = x.view(len(x), side // 2, 2, side // 2, 2, -1).permute(0, 1, 3, 2, 4, 5)
+    return grid.reshape(
+        -1, 4, x.shape[-1]
+    ), lambda y: y.view(-1, side // 2, side // 2, 2, 2, WIDTH).permute(0, 1, 3, 2, 4, 5).reshape(-1, side * side, WIDTH)
+
+
 class Block(nn.Module):
     """Attention, perhaps attention to another stream, and an MLP, around a stream of tokens."""
 
@@ -30,21 +54,30 @@ class Block(nn.Module):
         scales = len(self.branches) if a.layer_scale else 0
         self.scales = nn.ParameterList(nn.Parameter(torch.empty(WIDTH)) for _ in range(scales))
 
-    def forward(self, x: Tensor, own: Any, other: Tensor | None = None, across: Any = None) -> Tensor:
+    def forward(
+        self, x: Tensor, own: Any, other: Tensor | None = None, across: Any = None, shift: int | None = None
+    ) -> Tensor:
         """A stream ``x``, with what its attention needs; perhaps another stream, with what attention to it needs."""
         if self.a.block == "parallel":
             entered = self.norms[0](x) if self.a.norm in ("pre", "sandwich") else x
-            x = x + sum(self._branch(i, entered, own, other, across) for i in range(len(self.branches)))
+            x = x + sum(self._branch(i, entered, own, other, across, shift) for i in range(len(self.branches)))
             return self.norms[0](x) if self.a.norm == "post" else x
         for i in range(len(self.branches)):
             entered = self.norms[i](x) if self.a.norm in ("pre", "sandwich") else x
-            x = x + self._branch(i, entered, own, other, across)
+            x = x + self._branch(i, entered, own, other, across, shift)
             x = self.norms[i](x) if self.a.norm == "post" else x
         return x
 
-    def _branch(self, i: int, x: Tensor, own: Any, other: Tensor | None, across: Any) -> Tensor:
+    def _branch(self, i: int, x: Tensor, own: Any, other: Tensor | None, across: Any, shift: int | None) -> Tensor:
         branch = self.branches[i]
-        x = branch(x) if isinstance(branch, Mlp) else branch(x, x, *own) if i == 0 else branch(x, other, *across)
+        if isinstance(branch, Mlp):
+            x = branch(x)
+        elif i:
+            x = branch(x, other, *across)
+        elif self.a.window and shift is not None:
+            x = inside_windows(self.a, x, shift, lambda inside: branch(inside, inside, *own))
+        else:
+            x = branch(x, x, *own)
         x = self.norms[len(self.branches) + i](x) if self.a.norm == "sandwich" else x
         return x * self.scales[i] if self.a.layer_scale else x
 
@@ -193,33 +226,10 @@ class Model(nn.Module):
         return replace(first, x=x)
 
     def _block(self, block: nn.Module, stream: Stream, shift: int) -> Tensor:
-        """A block, perhaps inside windows, every other time shifted by half of one."""
-        size, x = self.a.window, stream.x
-        if not size:
-            return block(x, stream.own)
-        axis = 1 if self.a.layout == "batch-first" else 0
-        x = x.roll(-(size // 2), axis) if shift else x
-        inside, back = self._windows(x, size)
-        x = back(block(inside, stream.own))
-        return x.roll(size // 2, axis) if shift else x
-
-    def _windows(self, x: Tensor, size: int) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """Tokens cut into windows that are rows of a larger batch, and how to put them together again."""
-        if self.a.layout != "batch-first":
-            count = len(x) // size
-            inside = x.unflatten(0, (count, size)).permute(1, 2, 0, 3).flatten(1, 2)
-            return inside, lambda y: y.unflatten(1, (-1, count)).permute(2, 0, 1, 3).flatten(0, 1)
-        count = x.shape[1] // size
-        if self.a.reads != "pixels" or size != 4:
-            return x.unflatten(1, (count, size)).flatten(0, 1), lambda y: y.unflatten(0, (-1, count)).flatten(1, 2)
-        side = int(x.shape[1] ** 0.5)  # a picture: squares of two by two
-        grid = x.view(len(x), side // 2, 2, side // 2, 2, -1).permute(0, 1, 3, 2, 4, 5)
-        return (
-            grid.reshape(-1, 4, x.shape[-1]),
-            lambda y: (
-                y.view(-1, side // 2, side // 2, 2, 2, WIDTH).permute(0, 1, 3, 2, 4, 5).reshape(-1, side * side, WIDTH)
-            ),
-        )
+        """A block, perhaps inside windows."""
+        if not self.a.window or self.a.windowed == "attention":
+            return block(stream.x, stream.own, shift=shift)
+        return inside_windows(self.a, stream.x, shift, lambda x: block(x, stream.own))
 
     def _answer(self, stream: Stream) -> Any:
         a = self.a

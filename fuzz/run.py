@@ -57,9 +57,8 @@ class Report:
 
 def reason(said: str) -> str:
     """A refusal without what changes from case to case: numbers, methods, names of tensors."""
-    first = re.split(r"(?<=[.:]) ", said.strip())[0]
-    first = re.sub(r"'[^']*'|\(.*?\)+|\[[^]]*\]+", "…", first)
-    return re.sub(r"\d+", "n", first)
+    plain = re.sub(r"(?<!\w)'[^']*'|\([^()]*(\([^()]*\)[^()]*)*\)|\[.*?\]+", "…", said.strip())
+    return re.sub(r"\d+", "n", re.split(r"(?<=[.:]) ", plain)[0])
 
 
 def run(cases: range, seed: int, shrink: bool = True, say: bool = False) -> Report:

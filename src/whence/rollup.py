@@ -27,6 +27,7 @@ def several_streams(run: Run) -> bool:
 
 def require_attention(run: Run, method: str, *layers: int | None) -> None:
     """Refuse a model without attention, attention inside windows, layers out of range."""
+    run.check_whole()
     records = run.trace.attentions
     if run.trace.coverage.opaque:
         raise ModelError(

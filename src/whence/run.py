@@ -168,8 +168,22 @@ class Run:
     def position(self, at: str) -> Tensor:
         """The tensor at which input-level methods read: see ``at`` in :func:`whence.explain`."""
         if at == "position" and self.boundaries:
+            self.check_whole()
             return self.boundaries[0].tensor
         return self.source(embedded=None if at == "position" else at == "token").tensor
+
+    def check_whole(self) -> None:
+        """Refuse blocks in which windows are samples of a larger batch: where a token came from is not followed."""
+        axes = self.boundaries[0].node.axes if self.boundaries else ()
+        given = [atom for s in self.trace.sources for dim in node_of(s.tensor).axes for atom in dim]  # channels are
+        batch, keys = self.trace.batch, self.keys()
+        cut = [atom for dim in axes if batch in dim for atom in dim if atom is not batch and atom not in given]
+        if cut and keys in axes and not any(atom in given for atom in keys):
+            raise ModelError(
+                f"The model cuts its tokens into {size_of(tuple(cut))} windows and runs whole blocks inside each, so "
+                "that which token is which is not known there. Read where tokens enter: at='token', or at='pixel' for "
+                "floating-point inputs (conservative-lrp, gradient-x-input and other input-level methods)."
+            )
 
     def source(self, embedded: bool | None) -> Source:
         """The first input that carries relevance, embedded or raw."""

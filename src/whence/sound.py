@@ -33,7 +33,7 @@ def unsound(e: Result) -> str:
 
 
 def _faults(e: Result) -> Iterator[str]:
-    cls: Any = type(e)  # its objects have no hash, but it has
+    cls: Any = type(e)
     for name, hint in _hints(cls).items():
         if not fits(getattr(e, name), hint):
             yield f"'{name}' is of another kind than it should be"

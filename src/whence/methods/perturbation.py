@@ -188,7 +188,7 @@ class Game:
             each = (scores / sizes.clamp(min=1)).gather(1, cells.clamp(min=0)) * real
             shared.append(each.to(self.whole))
         others = [(dim, found) for (dim, _), found in zip(self.template.others, shared[1:], strict=True)]
-        return Reading(shared[0], grid=self.template.grid, others=others)
+        return Reading(shared[0], grid=self.template.grid, others=others, tokens=self.template.tokens)
 
 
 def _owners(run: Run, method: InputLevel, places: list[Tensor]) -> tuple[Reading, list[Tensor]]:
