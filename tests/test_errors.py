@@ -248,6 +248,12 @@ def test_checkpointing_inside_the_model_is_refused(method, reentrant):
     refused(whence.ModelError, "checkpointing", Checkpointed(reentrant).eval(), words(), method)
 
 
+def test_checkpointing_is_refused_by_a_torch_that_does_not_tell_which_hooks_are_active(monkeypatch):
+    monkeypatch.delattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
+    refused(whence.ModelError, "checkpointing", Checkpointed(False).eval(), words(), "conservative-lrp")
+    assert whence.explain(tiny.bert(), {"input_ids": tiny.ids(1)}).scores.isfinite().all()
+
+
 class Overwrites(nn.Module):
     """Writes into the input of a linear layer after using it."""
 

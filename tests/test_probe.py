@@ -18,11 +18,11 @@ from helpers import shared
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from test_check import bert, bert_config, small, wordpiece
-from test_docs import same
 from transformers import BertForMaskedLM, BertForSequenceClassification
 from typer.testing import CliRunner
 
 import whence
+from documentation.snippets import same
 from whence.cli.probe import probe as command
 from whence.cli.probe import terms_of
 from whence.data import Item

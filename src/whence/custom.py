@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .node import Node, attach, node_of
@@ -43,3 +44,20 @@ def _has_derivative(node: Node) -> bool:
         seen |= {parent.seq for parent in new}
         stack += new
     return True
+
+
+def hooks_on_saved_tensors() -> Any:
+    """Which hooks on saved tensors are active, such as those of a model's own checkpoints."""
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    return whether_hooked() if top is None else top(True)
+
+
+def whether_hooked() -> bool:
+    """Whether there are any, in a torch that does not tell which: a saved tensor takes one pair of hooks."""
+    with torch.enable_grad():
+        step: Any = torch.ones(1, requires_grad=True).exp().grad_fn
+    try:
+        step._raw_saved_result.register_hooks(lambda kept: kept, lambda kept: kept)
+    except RuntimeError:
+        return True
+    return False

@@ -26,6 +26,7 @@ from .inside import Inside
 from .ledger import Ledger
 from .methods import Method, create
 from .node import node_of
+from .padding import zeroed
 from .run import Rulebook, Run
 from .streams import patch_places, split
 from .target import At, Contrast, Every, LastLinear, OneTarget, Seed, Target, checked, find_logits, labels_of, seed
@@ -152,8 +153,8 @@ def _read(run: Run, method: Method, options: dict[str, Any], diagnose: Callable[
             f"'{method.name}' does not say what each block did: explain without `inside`, or by a method with one "
             "backward of gradients (conservative-lrp, attn-lrp, gradient-x-input) or of maps (generic-attention)."
         )
-    scores = run.zero_padding(reading.scores.detach(), run.tokens())
-    reading.others = [(dim, run.zero_padding(found.detach(), dim)) for dim, found in reading.others]
+    scores = zeroed(reading.scores.detach(), run.absent(reading.scores, run.tokens()))
+    reading.others = [(dim, zeroed(found.detach(), run.absent(found, dim))) for dim, found in reading.others]
     if not torch.isfinite(scores).all():
         raise NumericalError(
             f"The scores of '{method.name}' are not finite although the model's output is: {diagnose()}"

@@ -1,13 +1,15 @@
-"""A padding mask laid over an axis of tokens that holds more than the tokens it was given for."""
+"""Padding: a mask laid over an axis that holds more than the tokens it was given for; scores that are 0 there."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection
 
 import torch
 from torch import Tensor
 
 from .axes import Axis, Dim, size_of
+from .errors import WhenceWarning
 
 
 def over(mask: Tensor, tokens: Dim, given: Collection[Axis]) -> Tensor:
@@ -37,3 +39,18 @@ def _over(mask: Tensor, tokens: Dim, length: int, given: Collection[Axis]) -> Te
     if all(piece is None for piece, _ in pieces):
         return None
     return torch.cat([mask.new_zeros(len(mask), n) if piece is None else piece for piece, n in pieces], 1)
+
+
+def zeroed(scores: Tensor, padding: Tensor | None) -> Tensor:
+    """Scores ``[batch, positions]``, exactly 0 at padding; a model that reads its padding all the same is spoken of."""
+    if padding is None:
+        return scores
+    share = float(scores[padding].abs().sum() / scores.abs().sum().clamp(min=1e-30))
+    if share > 1e-3:
+        warnings.warn(
+            f"The model reads its padding: {share:.0%} of the relevance lay there and is left out. Pad on the side "
+            "that the model expects, or explain each sample without padding.",
+            WhenceWarning,
+            stacklevel=3,
+        )
+    return scores.masked_fill(padding, 0.0)

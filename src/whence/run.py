@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +14,7 @@ from .axes import Axes, Dim, size_of
 from .boundary import Boundary, Brought, Passage, Way, Written
 from .call import Rule
 from .collector import uncollected
-from .errors import InputError, ModelError, WhenceWarning
+from .errors import InputError, ModelError
 from .heads import by_head, nodes_behind
 from .layout import per_token, precise
 from .ledger import Ledger
@@ -67,8 +66,7 @@ class Run:
             of their nodes).
         places: a grid, and ``[batch, patches]``: where each patch went, if the model puts them in its own order.
         followers: the runs to the targets after this one, of the same forward, in their order.
-        brought: what a backward together with theirs brought, and
-        readings: what was read in one; empty where it goes alone.
+        brought, readings: what a backward together with theirs brought, or read; empty where it goes alone.
         instead: weights to send back in place of the seed's: those of several targets at once.
     """
 
@@ -95,9 +93,7 @@ class Run:
         self.brought: Brought | None = None
         self.readings: tuple[Tensor, ...] | None = None
         self.instead: Tensor | None = None
-        self.ledger: Ledger | None = trace.ledger
-        if rulebook.phase is not None and rulebook.books:
-            self.ledger = Ledger(trace.batch)
+        self.ledger = Ledger(trace.batch) if rulebook.phase is not None and rulebook.books else trace.ledger
 
     # -- structure -------------------------------------------------------------------------------------------
 
@@ -224,9 +220,8 @@ class Run:
             if arrived is not None:
                 b.take(self.way(), arrived)
         device = self.seed.output.device
-        return [torch.zeros_like(t, device=device) if g is None else g for t, g in zip(tensors, found, strict=True)][
-            :asked
-        ]
+        filled = [torch.zeros_like(t, device=device) if g is None else g for t, g in zip(tensors, found, strict=True)]
+        return filled[:asked]
 
     def send(self, tensors: Sequence[Tensor], keep: bool, weights: Tensor | None = None) -> list[Tensor | None]:
         """Send the seed's weights (or others) back: what arrives at each tensor; boundaries keep what passes them."""
@@ -398,21 +393,6 @@ class Run:
         if mask is not None and mask.shape != scores.shape:
             mask = self.given
         return None if mask is None or mask.shape != scores.shape else mask
-
-    def zero_padding(self, scores: Tensor, tokens: Dim) -> Tensor:
-        """Padding scores exactly 0; a model that reads its padding all the same is spoken of."""
-        mask = self.absent(scores, tokens)
-        if mask is None:
-            return scores
-        share = float(scores[mask].abs().sum() / scores.abs().sum().clamp(min=1e-30))
-        if share > 1e-3:
-            warnings.warn(
-                f"The model reads its padding: {share:.0%} of the relevance lay there and is left out. Pad on the side "
-                "that the model expects, or explain each sample without padding.",
-                WhenceWarning,
-                stacklevel=3,
-            )
-        return scores.masked_fill(mask, 0.0)
 
 
 def _cannot_repeat(replaced: Mapping[int, Tensor]) -> Run:

@@ -23,7 +23,7 @@ from .attention import AttentionRecord, in_pieces
 from .axes import Axes, Axis, Known, follow, fresh, guess
 from .call import Call, Hold, Rule, as_it_is, map_tensors, tensors_in
 from .coverage import EXACT, Coverage
-from .custom import CHECKPOINT, keep, opened
+from .custom import CHECKPOINT, hooks_on_saved_tensors, keep, opened
 from .errors import ModelError
 from .fused import attend
 from .head import Head
@@ -94,7 +94,7 @@ class Trace(TorchFunctionMode):
         self._inputs: dict[int, str] = {}
 
     def __enter__(self) -> Trace:
-        self._hooks = _saved_tensor_hooks()
+        self._hooks = hooks_on_saved_tensors()
         super().__enter__()
         return self
 
@@ -226,7 +226,7 @@ class Trace(TorchFunctionMode):
         before = self._keep(call) if call.inplace and call.args[0].requires_grad else None
         target, apart = next(iter(call.args), None), call.inplace and self._apart(call, rule)
         watched = self.ledger.watch(call, rule) if self.ledger is not None and call.traced else None
-        result = made = self._plain(call) if rule is None else rule(call)
+        result = made = self.skipping.run(call) if rule is None else rule(call)
         if apart and isinstance(target, Tensor):
             result, call.args = target.copy_(made), (target, *call.args[1:])
         if rule is not None and call.name == "getitem" and ops.is_stretch(call.args[1]):
@@ -252,11 +252,6 @@ class Trace(TorchFunctionMode):
                 whole, index = result._whence_part_of
                 whole[index] = result
         return result
-
-    def _plain(self, call: Call) -> Any:
-        """An operation without a rule: as it is."""
-        made = self.skipping.run(call) if call.kind == "linear" and call.traced and not call.inplace else None
-        return call.run() if made is None else made
 
     def _keep(self, call: Call) -> Tensor | None:
         """What records hold of a tensor that is about to be overwritten is its value before that."""
@@ -397,13 +392,9 @@ class Trace(TorchFunctionMode):
     def _check(self, call: Call) -> None:
         """Refuse a model's own gradient checkpointing: its recomputation would run without the rules."""
         reentrant = [t for t in call.traced if t._whence_maker == CHECKPOINT]  # type: ignore[attr-defined]  # by attach
-        if reentrant or (call.traced and _saved_tensor_hooks() != self._hooks):
+        if reentrant or (call.traced and hooks_on_saved_tensors() != self._hooks):
             raise ModelError(
                 "The model runs part of itself under gradient checkpointing (or other saved-tensor hooks), which "
                 "recomputes it without the rules of the explanation. Switch checkpointing off (HuggingFace: "
                 "model.gradient_checkpointing_disable()) and explain again."
             )
-
-
-def _saved_tensor_hooks() -> Any:
-    return torch._C._autograd._top_saved_tensors_default_hooks(True)
