@@ -19,7 +19,7 @@ ORDER = [
     "diagnosis", "heads", "boundary", "run", "inside", "together", "maps", "locality", "streams", "blocks",
     "routes", "biases", "rollup", "relations", "rules", "rules.linear", "rules.gradient", "rules.relevance",
     "methods", "words", "origin", "view", "files", "render", "table", "store", "arithmetic", "result", "tables",
-    "views", "explanation", "arguments", "switch", "assemble", "explain", "inputs", "chat", "writing", "generation",
+    "views", "explanation", "arguments", "switch", "assemble", "explain", "vocabulary", "inputs", "chat", "writing", "generation",
     "mapping", "answers", "pretrained", "explainer", "windows", "data", "evaluation", "check", "counterfactual",
     "localisation", "jobs", "templates", "probe", "demo", "app", "cli", "__main__",
 ]  # fmt: skip
