@@ -35,7 +35,7 @@ test-slow: $(READY)
 CASES ?= 5000
 SEED ?= 0
 fuzz: $(READY)
-	@echo "Fuzzing $(CASES) random architectures (about 20 minutes of one core)"
+	@echo "Fuzzing $(CASES) random architectures (about ten minutes of one core)"
 	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m fuzz --cases $(CASES) --seed $(SEED)
 
 # docs/performance.md from measurements in benchmarks/measured; goes on where it stopped
