@@ -108,7 +108,10 @@ def _scaling(rows: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _figure(rows: dict[str, dict[str, Any]]) -> str:
-    """Time and memory against what grows; returns the line that shows the figure."""
+    """Time and memory against what grows; returns the line that shows the figure. Without rows it stays as it is."""
+    line = "![time and memory against the length, the batch and the layers](performance/scaling.png)"
+    if not any(key.split("/")[0] in GROWING for key in rows):
+        return line if (FIGURES / "scaling.png").exists() else ""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -136,7 +139,7 @@ def _figure(rows: dict[str, dict[str, Any]]) -> str:
     figure.tight_layout()
     figure.savefig(FIGURES / "scaling.png", dpi=130)
     plt.close(figure)
-    return "![time and memory against the length, the batch and the layers](performance/scaling.png)"
+    return line
 
 
 def _length(rows: dict[str, dict[str, Any]]) -> list[str]:
