@@ -24,11 +24,12 @@ import whence
 from whence.app import parts
 from whence.app.answering import Answering
 from whence.app.desk import Desk
+from whence.app.doors import is_loopback
 from whence.app.kept import Kept, size_of
 from whence.app.limits import Limits
 from whence.app.log import Log
 from whence.app.question import Question
-from whence.app.serve import credentials, is_loopback
+from whence.app.serve import credentials
 from whence.app.shelf import Shelf
 from whence.app.turns import BusyError, Turns
 from whence.app.upload import uploaded

@@ -332,3 +332,15 @@ def test_whoever_opens_it_to_others_is_warned(monkeypatch, tmp_path):
     said = run("serve", "--port", "0").stderr
     assert "can be reached" not in said
     assert served == [("0.0.0.0", None), ("0.0.0.0", ("ann", "s3cret")), ("127.0.0.1", None)]
+
+
+@pytest.mark.parametrize("name", ["evil.example", "evil.example:80", "[bad", "10.0.0.7", ""])
+def test_a_foreign_name_for_this_machine_is_refused(server, name):
+    """A page from elsewhere may have its name point here, and would then read what is answered."""
+    said = (421, "This page is for this machine alone: open it at 127.0.0.1 or localhost.")
+    assert refused(server, "GET", "/health", headers={"Host": name}) == said
+
+
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1:7860", "[::1]:80", "localhost:1"])
+def test_the_names_of_this_machine_are_answered(server, name):
+    assert refused(server, "GET", "/health", headers={"Host": name})[0] == 200

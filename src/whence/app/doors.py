@@ -8,10 +8,12 @@ that is sent makes the server fetch a file, or read one that was not uploaded.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from .limits import Limits
 from .tidy import tidy
@@ -48,6 +50,7 @@ HEADERS = [
     (b"referrer-policy", b"no-referrer"),
 ]
 CLOSED: Reply = (404, "There is nothing here.")
+ELSEWHERE: Reply = (421, "This page is for this machine alone: open it at 127.0.0.1 or localhost.")
 FOREIGN: Reply = (400, "Files are uploaded: neither an address nor a path is taken.")
 
 
@@ -79,8 +82,9 @@ class Doors:
         if path == SHORT:
             path = scope["path"] = API + SHORT
             scope["raw_path"] = path.encode()
-        if not self._is_open(path):
-            await _reply(CLOSED, send)
+        here = _is_meant_for_here(scope)
+        if not here or not self._is_open(path):
+            await _reply(CLOSED if here else ELSEWHERE, send)
             return
         measured = Measured(receive, send, self.limits.upload + JSON if path == UPLOAD else self._question())
         try:
@@ -153,6 +157,25 @@ class Measured:
         """A piece of the answer."""
         if not self.is_too_much:
             await self._send(message)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a server that listens there."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _is_meant_for_here(scope: Message) -> bool:
+    """Whether a request over loopback names this machine: a foreign page may give its own name to this address."""
+    if not is_loopback(str((scope.get("server") or ("",))[0])):
+        return True
+    try:
+        name = urlsplit("//" + dict(scope["headers"]).get(b"host", b"").decode("latin-1")).hostname
+    except ValueError:  # no name at all
+        return False
+    return is_loopback(name or "")
 
 
 async def _body(receive: Receive) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import os
 import tempfile
 from collections.abc import Callable
@@ -76,14 +75,6 @@ def credentials(given: str) -> tuple[str, str]:
     if not password:
         raise InputError(f"The password file '{path}' is empty.")
     return user, password
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a server that listens there."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def serve(desk: Desk, host: str = "127.0.0.1", port: int = PORT, auth: tuple[str, str] | None = None) -> None:

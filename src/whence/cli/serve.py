@@ -47,9 +47,10 @@ def serve(
     with guarded():
         need("gradio", "the web page", "app")
         from ..app.desk import Desk
+        from ..app.doors import is_loopback
         from ..app.limits import Limits
         from ..app.log import Log
-        from ..app.serve import credentials, is_loopback
+        from ..app.serve import credentials
         from ..app.serve import serve as run
         from ..app.shelf import Shelf
 
