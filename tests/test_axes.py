@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from whence.axes import Axis, follow, size_of
 from whence.layout import per_sample, per_token, spread
 from whence.node import node_of
 from whence.trace import Trace
@@ -93,3 +94,16 @@ def test_patches_are_a_grid_behind_what_is_concatenated():
     prefix, patches = axis.parts
     assert (prefix.source, prefix.length) == (None, 2)
     assert [a.size for a in patches.source] == [2, 3]
+
+
+def test_stretches_of_one_dimension_leave_the_others_where_they_are():
+    batch, time, channels = Axis(2), Axis(8), Axis(3)
+    x = torch.zeros(2, 8, 3)
+    (found,) = follow(
+        "unfold", torch.Tensor.unfold, (x, 1, 4, 2), {}, [(((batch,), (time,), (channels,)), x.shape)],
+        [x.unfold(1, 4, 2).shape], batch,
+    )  # fmt: skip
+    assert found[0] == (batch,)
+    assert found[2] == (channels,)
+    assert [size_of(dim) for dim in found] == [2, 3, 3, 4]
+    assert found[1] != (time,)

@@ -295,6 +295,15 @@ def _stacked(step: Step) -> Axes:
     return (*inner[:dim], fresh(out[dim]), *inner[dim:])
 
 
+def _unfolded(step: Step) -> Axes | None:
+    """``x.unfold(dim, size, step)``: stretches of one dimension, what is in each of them last."""
+    (axes, shape), out = step.known[0], step.out
+    if len(out) != len(shape) + 1:  # patches of a picture (`F.unfold`)
+        return None
+    dim = step.argument(1, "dimension", 0) % len(axes)
+    return (*(fresh(out[i]) if i == dim else a for i, a in enumerate(axes)), fresh(out[-1]))
+
+
 def _repeated(step: Step) -> Axes | None:
     (axes, shape), out = step.known[0], step.out
     if len(out) != len(shape):
@@ -378,4 +387,5 @@ _FOLLOWED: dict[str, Callable[[Step], Axes | None]] = {
     "view_as_real": lambda step: (*step.known[0][0], fresh(2)),
     "stack": _stacked,
     "repeat_interleave": _repeated,
+    "unfold": _unfolded,
 }
