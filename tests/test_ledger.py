@@ -7,6 +7,8 @@ import tiny
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F  # as everywhere in torch code
 
 import whence
 
@@ -127,3 +129,22 @@ def test_a_backward_that_begins_before_the_vocabulary_has_the_same_scores_and_bo
     assert short.ledger.imbalance.abs().max() < 1e-7  # the model's own norms are in float32
     assert (short.ledger.absorbed["bias"] - whole.ledger.absorbed["bias"]).abs().max() < 1e-12
     assert whole.ledger.absorbed["bias"].abs().max() > 1e-3
+
+
+class ScaledByTheInput(nn.Module):
+    """A norm of constants, whose weight depends on the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.weigh, self.head = nn.Embedding(60, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, input_ids):
+        weight = self.weigh(self.embed(input_ids)).mean((0, 1))
+        return self.head(F.layer_norm(torch.arange(8.0, dtype=weight.dtype)[None], (8,), weight))
+
+
+def test_the_books_of_a_norm_that_only_its_weight_ties_to_the_input_balance():
+    e = whence.explain(ScaledByTheInput().double().eval(), {"input_ids": tiny.ids(1)}, "gradient-x-input", 1)
+    assert e.scores.isfinite().all()
+    assert e.ledger.imbalance.abs().max() < 1e-12

@@ -7,6 +7,7 @@ import torch
 from helpers import EXACT, relative
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 import whence
 from whence import rows
@@ -67,3 +68,24 @@ def test_the_gradient_is_that_of_the_plain_model():
     rows_ = model.get_input_embeddings()(ids).detach().requires_grad_()
     (gradient,) = torch.autograd.grad(model(inputs_embeds=rows_).logits[:, 1].sum(), rows_)
     assert relative(found.scores, (gradient * rows_).sum(-1).detach()) < EXACT
+
+
+class Cast(nn.Module):
+    """Runs under autocast, its backward does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.last(torch.tanh(self.first(x)))[:, 0].float()
+
+
+def test_a_layer_under_autocast_goes_back_as_in_the_plain_model():
+    model, x = Cast().eval(), torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(1))
+    found = whence.explain(model, x, "gradient-x-input", target=1)
+    leaf = x.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(model(leaf)[:, 1].sum(), leaf)
+    assert relative(found.scores, (gradient * leaf).sum(-1).detach()) < 1e-6

@@ -83,7 +83,8 @@ class Ledger:
         exact = getattr(rule, "conserves", rule is None and call.kind in EXACT and call.name != "batch_norm")
         if constant is None and exact:
             return None
-        if not exact and rule is None and call.name in SINGLE and not call.inplace and len(call.traced) == 1:
+        single = call.name in SINGLE and not call.inplace and len(call.traced) == 1
+        if single and not exact and rule is None and call.argument(0, "input") is call.traced[0]:
             return functools.partial(self._across, call, constant)
         watched: list[tuple[Tensor, float]] = []
         short = None if exact or rule is not None or constant is not None else _enough(call)
@@ -359,7 +360,7 @@ def _inner(gradient: Tensor, factor: Tensor, axes: Axes, batch: Axis) -> Tensor:
     gradient = precise(gradient)
     factor = factor.to(gradient.dtype)
     if factor.dim() == 1 and factor.shape[0] == gradient.shape[-1] and gradient.dim() > 1:
-        return per_sample(torch.matmul(gradient, factor), axes[:-1], batch)
+        return per_sample(gradient @ factor, axes[:-1], batch)
     if factor.shape == gradient.shape and axes and axes[0] == (batch,):
         order = sorted(range(1, gradient.dim()), key=lambda d: -gradient.stride()[d])  # as it lies in memory
         flat = [t.permute(0, *order).reshape(batch.size, 1, -1) for t in (gradient, factor)]

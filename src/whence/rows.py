@@ -16,7 +16,7 @@ from .call import Call
 
 
 def few(tensor: Tensor) -> Tensor | None:
-    """``[rows]``: which rows of ``[..., features]`` carry something, if less than half do; ``None`` otherwise.
+    """``[rows]``: which rows of ``[..., features]`` carry something, if at most half do; ``None`` otherwise.
 
     Only on a CPU: to count them would make a GPU wait.
     """
@@ -65,7 +65,7 @@ class Skipping:
         if call.kind != "linear" or call.name != "linear" or len(call.traced) != 1:
             return call.run()
         x, weight, bias = call.argument(0, "input"), call.argument(1, "weight"), call.argument(2, "bias")
-        if x is not call.traced[0] or weight.dim() != 2:
+        if x is not call.traced[0] or type(weight) is not Tensor or weight.dim() != 2:
             return call.run()
         return _Linear.apply(self, x, weight, bias)
 
@@ -80,6 +80,7 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        weight, alive = ctx.weight, few(grads[0]) if ctx.skipping.looking else None
+        weight = ctx.weight.to(grads[0].dtype)  # another, where the layer ran under autocast
+        alive = few(grads[0]) if ctx.skipping.looking else None
         ctx.skipping.looking &= alive is not None or grads[0].dim() < 3
         return None, among(alive, lambda rows: torch.matmul(rows, weight), grads[0]), None, None
