@@ -32,10 +32,18 @@ FOUND: dict[str, str] = {
 }
 
 
+#: of these, what is said instead of a wrong answer
+REFUSED = {"blocks inside windows": "The model cuts its tokens into 2 windows"}
+
+
 @pytest.mark.parametrize("found", FOUND)
 def test_what_was_found_stays_mended(found):
     outcome = tried(case_of(FOUND[found].split()))
-    assert outcome == Outcome("passed") or outcome.said.startswith("The model cuts its tokens into 2 windows")
+    if found in REFUSED:
+        assert outcome.kind == "refused"
+        assert outcome.said.startswith(REFUSED[found])
+    else:
+        assert outcome == Outcome("passed")
 
 
 @pytest.mark.parametrize("first", range(0, 156, 26))

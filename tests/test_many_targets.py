@@ -10,6 +10,7 @@ from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
 import whence
 from whence.demo import MODELS
+from whence.run import Run
 
 METHODS = [name for name in whence.methods() if name not in ("lime", "kernel-shap")]  # which run the model anew
 SUMS = [
@@ -267,3 +268,21 @@ def test_comparing_methods_and_targets_is_one_forward_a_method(sentiment):
     assert [(e.method, e.target_names[0]) for e in found] == [
         (method, target) for method in ("conservative-lrp", "rollout") for target in ("negative", "positive")
     ]
+
+
+@pytest.mark.parametrize("method", ["conservative-lrp", "generic-attention"])
+@pytest.mark.parametrize("make", [bert, vit, llama])
+def test_targets_of_a_short_input_go_back_together(make, method, monkeypatch):
+    (model, inputs), sent = make(), []
+    send = Run.send
+
+    def counted(self, *given):
+        sent.append(1)
+        return send(self, *given)
+
+    monkeypatch.setattr(Run, "send", counted)
+    whence.explain(model, inputs, method, whence.every([0, 1, 2]))
+    several = len(sent)
+    sent.clear()
+    whence.explain(model, inputs, method, 0)
+    assert several == len(sent)
