@@ -22,7 +22,9 @@ from .einsum import queries_and_keys
 from .errors import ModelError
 from .fused import Shown
 from .layout import arrange, precise
-from .node import Node
+from .node import Node, node_of
+
+Operands = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
 
 @dataclass
@@ -165,6 +167,28 @@ class AttentionRecord:
     def arrange(self, tensor: Tensor) -> Tensor:
         """Bring a tensor shaped like the probabilities to ``[batch, heads, queries, keys]``, in float32 or better."""
         return arrange(precise(tensor), self.axes, self.batch, (self.query, self.key))
+
+
+def operands(call: Call) -> Operands:
+    """Queries, keys, values and mask of a fused attention, keys and values as often as there are heads of queries."""
+    query, key, value, mask = (call.argument(i, name) for i, name in enumerate(("query", "key", "value", "attn_mask")))
+    for t in (query, key, value, mask):
+        if isinstance(t, Tensor) and t.requires_grad:
+            node_of(t).kept = True  # the map is made of the values that they have now
+    if call.argument(7, "enable_gqa", False):
+        key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in (key, value))
+    return query, key, value, mask
+
+
+def shown_by(call: Call, given: Operands) -> Shown:
+    """How the map of a fused attention is made, from its operands."""
+    (query, key, value), mask = (t.detach() for t in given[:3]), given[3]
+    scale = call.argument(6, "scale")
+    return Shown(
+        query, key, value, None if mask is None else mask.detach(),
+        causal=bool(call.argument(5, "is_causal", False)),
+        scale=1 / math.sqrt(query.shape[-1]) if scale is None else scale,
+    )  # fmt: skip
 
 
 def _product(func: Callable[..., Tensor], args: Any, kwargs: Any, probabilities: Tensor, other: Tensor) -> Tensor:

@@ -8,8 +8,8 @@ than one layer's maps are in memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -17,6 +17,10 @@ from torch import Tensor
 from .layout import precise
 
 Visit = Callable[[Tensor, Tensor], None]
+Piece = tuple[slice, ...]  # some samples, some of their heads
+
+#: entries of the maps that are made at a time where heads can be told apart: few enough to stay near the processor
+ENTRIES = 2**20
 
 
 def attend(
@@ -44,13 +48,21 @@ def attend(
 def probabilities(query: Tensor, key: Tensor, attn_mask: Tensor | None, is_causal: bool, scale: float | None) -> Tensor:
     """What a fused attention multiplies its values with, ``[..., heads, queries, keys]``."""
     scores = torch.matmul(query, key.transpose(-2, -1)) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    return softened(masked(scores, attn_mask, is_causal), attn_mask)
+
+
+def masked(scores: Tensor, attn_mask: Tensor | None, is_causal: bool) -> Tensor:
+    """Scores ``[..., queries, keys]`` with what is hidden at minus infinity, and with a mask of numbers added."""
     if is_causal:
         future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(future, -math.inf)
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        scores = scores.masked_fill(~attn_mask, -math.inf)
-    elif attn_mask is not None:
-        scores = scores + attn_mask
+    if attn_mask is None:
+        return scores
+    return scores.masked_fill(~attn_mask, -math.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
+
+
+def softened(scores: Tensor, attn_mask: Tensor | None) -> Tensor:
+    """The map of masked scores."""
     found = torch.softmax(scores, -1)
     if attn_mask is not None:  # a query that may look at nothing gets nothing, as in the fused kernel
         blind = (scores == -math.inf).all(-1, keepdim=True)
@@ -70,7 +82,8 @@ class Shown:
         mask: what it is given to hide.
         causal: its flag.
         scale: what it multiplies the scores with.
-        visit: called in the backward with the map and its gradient, ``[..., heads, queries, keys]``.
+        visit: called in a backward of gradients with the map and its gradient, ``[..., heads, queries, keys]``.
+        witness: called in a backward of relevance with that of the map, a piece at a time.
     """
 
     query: Tensor
@@ -80,6 +93,32 @@ class Shown:
     causal: bool
     scale: float
     visit: Visit | None = None
+    witness: Callable[[Piece, Tensor], None] | None = None
+
+    @property
+    def numbers(self) -> bool:
+        """Whether its mask is of numbers that are added to the scores."""
+        return self.mask is not None and self.mask.dtype != torch.bool
+
+    def pieces(self, apart: bool) -> Iterator[Piece]:
+        """The whole map, cut into pieces if samples and heads can be told ``apart`` and it is large."""
+        if not apart or self.query.dim() != 4:
+            yield ()
+            return
+        samples, heads, queries, _ = self.query.shape
+        each = queries * self.key.shape[-2]
+        step = max(1, ENTRIES // (heads * each)), min(heads, max(1, ENTRIES // each))
+        for first in range(0, samples, step[0]):
+            for head in range(0, heads, step[1]):
+                yield slice(first, first + step[0]), slice(head, head + step[1])
+
+    def part(self, piece: Piece) -> Shown:
+        """Some samples and heads of it, in float32 or better."""
+        mask = self.mask
+        if mask is not None and piece and mask.dim() == 4:
+            mask = mask[tuple(at if n > 1 else slice(None) for at, n in zip(piece, mask.shape, strict=False))]
+        query, key, value = (precise(t[piece]) for t in (self.query, self.key, self.value))
+        return replace(self, query=query, key=key, value=value, mask=mask)
 
     def map(self) -> Tensor:
         """The map, ``[..., heads, queries, keys]``, in float32 or better."""

@@ -112,16 +112,22 @@ class Ledger:
         return done
 
     def _across(self, call: Call, constant: Tensor | None, out: Tensor) -> None:
-        """Measure a single step of the backward: what arrived, less what left and what a constant took."""
+        """Measure a single step of the backward: what arrived, less what left and what a constant took.
+
+        Its value is made again then: it is cheap, and autograd keeps what it was made of, not what it made.
+        """
         node, name, axes = node_of(out), _name(call), node_of(call.traced[0]).axes
-        node.kept = node_of(call.traced[0]).kept = True  # what is measured are the values that they have now
-        value, given = self._hold(out.detach()), self._hold(call.traced[0].detach())
+        node_of(call.traced[0]).kept = True  # what is measured is the value that it has now
+        given = self._hold(call.traced[0].detach())
+        func, rest = call.func, (call.args[1:], {k: v for k, v in call.kwargs.items() if k != "input"})
 
         def hook(left: tuple[Tensor, ...], arrived: tuple[Tensor | None, ...]) -> None:
             gradient, finite = arrived[0], node.kind in FINITE
             if gradient is None:
                 return
-            amount = self._inner(gradient, value(), node.axes, finite) - self._inner(left[0], given(), axes, finite)
+            x = given()
+            value = func(x, *rest[0], **rest[1])
+            amount = self._inner(gradient, value, node.axes, finite) - self._inner(left[0], x, axes, finite)
             if constant is not None:
                 taken = self._inner(gradient, constant, node.axes, finite)
                 self.absorb(node.seq, "bias", name, taken)

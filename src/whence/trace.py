@@ -160,7 +160,7 @@ class Trace(TorchFunctionMode):
         if op.name == "embedding":
             return self._embed(call)
         self._check(call)
-        composite = self._composite(func, op, nodes)
+        composite = self._composite(call, op)
         if composite is not None:
             with torch.enable_grad(), self:
                 result = composite(*args, **kwargs)
@@ -200,16 +200,19 @@ class Trace(TorchFunctionMode):
             constant._whence_name = self.names.get(id(tensor), "")  # type: ignore[attr-defined]  # for messages
         return constant
 
-    def _composite(
-        self, func: Callable[..., Any], op: ops.Operation, nodes: list[Node | None]
-    ) -> Callable[..., Any] | None:
+    def _composite(self, call: Call, op: ops.Operation) -> Callable[..., Any] | None:
         if op.name in ops.COMPOSITE:
             return ops.COMPOSITE[op.name]
-        if op.name == "zeros_like" and nodes[0] is not None and nodes[0].learned:  # where queries begin from nothing
+        if op.name == "zeros_like" and call.nodes[0] is not None and call.nodes[0].learned:  # queries from nothing
             return lambda x, **_: x * 0
-        if op.name in ops.OPENED and hasattr(func, "__code__"):
-            return ops.opened(func)
-        return attend if op.name in ops.ATTENTION and self.maps else None
+        if op.name in ops.OPENED and hasattr(call.func, "__code__"):
+            return ops.opened(call.func)
+        return attend if op.name in ops.ATTENTION and (self.maps or not self._takes(call)) else None
+
+    def _takes(self, call: Call) -> bool:
+        """Whether there is a rule for a fused attention, or none is asked for, whatever its operands are."""
+        takes = getattr(self.rules.get("attention"), "takes", None)
+        return takes is None or bool(takes(call))
 
     def _perform(self, call: Call) -> Any:
         call.kind = kind_of(call)

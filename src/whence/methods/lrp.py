@@ -29,7 +29,7 @@ from ..layout import precise
 from ..propagate import Local, Phase
 from ..rollup import positive_mean, read_rows, require_maps
 from ..rules.linear import EPS, pull, safe_divide, z_box
-from ..rules.relevance import Rules
+from ..rules.relevance import Rules, Summed
 from ..run import Rulebook, Run
 from . import Method, Reading, method
 from .gradient_x_input import InputLevel
@@ -61,7 +61,7 @@ class PlainRules(Rules):
             return self.linear(op, R)
         return (z_box(op.apply, x, op.weight, R, eps=self.eps),)
 
-    def add_nothing(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
+    def add_nothing(self, op: Local | Summed, R: Tensor) -> tuple[Tensor, ...]:
         """:meth:`add_constant` with a constant of zeros."""
         return (self.copied(op.inputs[0].detach(), R),)
 
@@ -69,7 +69,7 @@ class PlainRules(Rules):
         """Each summand in proportion (eq. 1)."""
         return self.deep_taylor(op, R)
 
-    def add_constant(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
+    def add_constant(self, op: Local | Summed, R: Tensor) -> tuple[Tensor, ...]:
         """Adding a mask or a position: the constant's share goes no further; a bias takes none."""
         x = op.inputs[0].detach()
         if op.is_bias:
@@ -140,8 +140,8 @@ class PartialLRP(Plain):
     needs: ClassVar[str] = "attention"
 
     def rulebook(self) -> Rulebook:
-        """Plain LRP, without books: it ends at the last attention."""
-        return replace(super().rulebook(), books=False)
+        """Plain LRP, without books, attention written out: it ends at the last map."""
+        return replace(super().rulebook(), books=False, maps=True)
 
     def read(self, run: Run) -> Reading:
         """The explained rows of the last attention's relevance."""

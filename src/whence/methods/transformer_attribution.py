@@ -19,7 +19,8 @@ published code of Chefer et al. 2021b does by default for LXMERT and DETR (its p
 Ablations (paper, table 3): without gradients ``gradient=False``; one block only ``block=-1`` (last) or ``block=1``.
 
 Cost: one forward, a backward of gradients and one of relevance (about three plain backwards), and a copy of the linear
-layers' weights in memory (their magnitudes, kept between explanations up to 1 GiB).
+layers' weights in memory (their magnitudes, kept between explanations up to 1 GiB). Fused attention stays fused; its
+maps are made again as relevance passes, a few heads at a time.
 """
 
 from __future__ import annotations
@@ -31,9 +32,12 @@ from torch import Tensor
 
 from ..call import Rule
 from ..errors import MethodError
+from ..fused import Piece
+from ..maps import walk_twice
 from ..propagate import Phase
 from ..relations import explained, from_layer, relate
-from ..rollup import read_rows, require_attention, require_local, roll_up, several_streams, stacked
+from ..rollup import explained_rows, require_attention, require_local, roll_up, several_streams, stacked
+from ..rules.attention import fused
 from ..rules.linear import EPS
 from ..rules.relevance import Rules
 from ..run import Rulebook, Run
@@ -59,7 +63,8 @@ def relevance_rulebook(rules: Rules) -> Rulebook:
     }
     unchanged = ("norm", "center", "normalise", "gated", "self-gate", "activation", "scale", "shift")
     book |= dict.fromkeys(unchanged, rules.identity)
-    return Rulebook(book, maps=True, phase=rules.phase, fan_out=rules.fan_out)
+    book["attention"] = fused(rules)
+    return Rulebook(book, phase=rules.phase, fan_out=rules.fan_out)
 
 
 @method("transformer-attribution")
@@ -101,15 +106,9 @@ class TransformerAttribution(Method):
         require_attention(run, self.name, self.start_layer, self.block)
         require_local(run, self.name)
         several = several_streams(run)
-        gradients, relevances = self.maps(run, keep=several)
+        maps, shares, rows = self.maps(run, keep=several)
         end = run.boundaries[0].tensor if run.boundaries else None
         layers = run.settle(gradient=False, end=end, entries=[t for t, _ in entries(run)])
-        rows = read_rows(gradients[-1])
-        maps, shares = [], []
-        for g, r in zip(gradients, relevances, strict=True):
-            weighted = (g * r).clamp_(min=0) if self.gradient else r.clamp(min=0)
-            maps.append(weighted.mean(1))
-            shares.append(weighted.sum((-2, -1)))
         if several:
             if self.block is not None:
                 raise MethodError("The model has several streams of tokens: `block` is for models with one.")
@@ -122,16 +121,27 @@ class TransformerAttribution(Method):
             scores = roll_up(maps[self.start_layer :], rows, self.normalise)[:, 0]
         return Reading(scores, layers, stacked(shares), pairs=stacked(maps) if self.inside else None)
 
-    def maps(self, run: Run, keep: bool = False) -> tuple[list[Tensor], list[Tensor]]:
-        """Gradient and relevance of each block's attention, ``[batch, heads, queries, keys]``."""
+    def maps(self, run: Run, keep: bool = False) -> tuple[list[Tensor], list[Tensor], Tensor]:
+        """Each attention's ``E_h((dy/dA * R)^+)``, ``[batch, queries, keys]``.
+
+        Returns:
+            These maps, the mass of their heads ``[batch, heads]``, and which rows of the last one the target reads.
+        """
         records = run.trace.attentions
-        probabilities = [r.probabilities for r in records if r.probabilities is not None]
-        gradients = run.backward(probabilities, keep=True)
+        maps = [record.zeros(*record.shape[1:]) for record in records]
+        shares = [record.zeros(record.shape[0]) for record in records]
+        rows = records[-1].zeros(records[-1].shape[1])
+
+        def witness(i: int, piece: Piece, gradient: Tensor, relevance: Tensor) -> None:
+            weighted = (gradient * relevance if self.gradient else relevance.clone()).clamp_(min=0)
+            maps[i][piece[:1]] += weighted.sum(1)
+            shares[i][piece] = weighted.sum((-2, -1))
+            if i == len(records) - 1:
+                rows[piece[:1]] += (gradient != 0).any(-1).any(1)
+
         first = [*(b.tensor for b in run.boundaries[:1]), *(t for t, _ in entries(run))]
         ends = list({id(t): t for t in first}.values())  # so that the ledger reaches the first block's input
-        relevances = run.backward([*probabilities, *ends], relevance=True, keep=keep)
-        arrange = [r.arrange for r in records]
-        return (
-            [f(g) for f, g in zip(arrange, gradients, strict=True)],
-            [f(r) for f, r in zip(arrange, relevances, strict=False)],
-        )
+        walk_twice(run, witness, ends, keep)
+        for A, record in zip(maps, records, strict=True):
+            A.div_(record.shape[0])
+        return maps, shares, explained_rows(rows > 0, rows.dtype)

@@ -6,13 +6,13 @@ Relevance is then gradient x input, one ordinary backward. Notation as in the pa
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..attention import operands, shown_by
 from ..call import Call, Rule
 from ..fused import Shown
 from ..layout import precise
@@ -231,20 +231,9 @@ def share_attention(call: Call) -> Any:
 
 def show_map(call: Call) -> Any:
     """Fused attention that is looked at: the kernel as it is, its derivative by way of its map, which is shown."""
-    operands: list[Any] = [call.argument(i, name) for i, name in enumerate(("query", "key", "value", "attn_mask"))]
-    for t in operands:
-        if isinstance(t, Tensor) and t.requires_grad:
-            node_of(t).kept = True  # the map is made of the values that they have now
-    query, key, value, mask = operands
-    if call.argument(7, "enable_gqa", False):
-        key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in (key, value))
-    scale = call.argument(6, "scale")
-    call.shown = Shown(
-        query.detach(), key.detach(), value.detach(), None if mask is None else mask.detach(),
-        causal=bool(call.argument(5, "is_causal", False)),
-        scale=1 / math.sqrt(query.shape[-1]) if scale is None else scale,
-    )  # fmt: skip
-    return _Shown.apply(call.shown, call.func, query, key, value, mask)
+    given = operands(call)
+    call.shown = shown_by(call, given)
+    return _Shown.apply(call.shown, call.func, *given)
 
 
 class _Shown(torch.autograd.Function):

@@ -8,6 +8,7 @@ becomes ``b + eps`` (not sign-aware), and 0 / 0 is 0.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -39,6 +40,16 @@ def share(contributions: list[Tensor], R: Tensor, sums: Callable[[Tensor], Tenso
         c.mul_(safe_divide(safe_divide(t.abs(), size, eps) * total, t, eps))
         for c, t in zip(contributions, totals, strict=True)
     ]
+
+
+@dataclass
+class Summed:
+    """A sum inside a larger operation, as the rules of sums see one: see :class:`whence.propagate.Local`."""
+
+    inputs: list[Tensor]
+    output: Tensor
+    sums: Callable[[Tensor], Tensor]
+    is_bias: bool = False
 
 
 class Rules:
@@ -152,11 +163,15 @@ class Rules:
         resolution of any type but float64.)
         """
         scores = call.traced[0]
-        if not self.phase.masked or scores.dtype != torch.float64 or node_of(scores).kind == "shift-by-constant":
+        if not self.adds_nothing(scores) or node_of(scores).kind == "shift-by-constant":
             return self.identity(call)
         return self(self.add_nothing)(call)
 
-    def add_nothing(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
+    def adds_nothing(self, scores: Tensor) -> bool:
+        """Whether the published code would add a mask that hides nothing, and it can be told."""
+        return self.phase.masked and scores.dtype == torch.float64
+
+    def add_nothing(self, op: Local | Summed, R: Tensor) -> tuple[Tensor, ...]:
         """:meth:`add_constant` with a constant of zeros."""
         x = op.inputs[0].detach()
         part = torch.where(R == 0, R, x * safe_divide(R, x, self.eps))
@@ -164,9 +179,13 @@ class Rules:
 
     def deep_taylor(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
         """``R_j = sum_i x_j dy_i/dx_j R_i / y_i`` (Chefer et al. 2021a, eq. 1): whatever has no other rule."""
-        s = torch.add(op.output, self.eps)
-        grads = op.vjp(torch.div(R, s, out=s).masked_fill_(op.output == 0, 0.0))
+        grads = op.vjp(self.ratio(R, op.output))
         return tuple(x.detach() * g for x, g in zip(op.inputs, grads, strict=True))
+
+    def ratio(self, R: Tensor, y: Tensor) -> Tensor:
+        """``R / (y + eps)``; 0 where ``y`` is."""
+        s = torch.add(y, self.eps)
+        return torch.div(R, s, out=s).masked_fill_(y == 0, 0.0)
 
     def linear(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
         """:func:`z_plus`, with the forward's product at hand."""
@@ -202,7 +221,7 @@ class Rules:
             return tuple(s.reshape(c.shape) for s, c in zip(shared, contributions, strict=True))
         return tuple(contributions)
 
-    def add_constant(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
+    def add_constant(self, op: Local | Summed, R: Tensor) -> tuple[Tensor, ...]:
         """Adding a mask or a position: as :meth:`add`, the constant's share going no further; a bias takes none."""
         x = op.inputs[0].detach()
         constant = op.output - x
@@ -220,12 +239,12 @@ class Rules:
         """``x R / (x + eps)``: the published code where a tensor is read twice (its ``Clone``) or picked from.
 
         The identity but for the stabiliser, which is below the resolution of any type but float64. Unlike there,
-        relevance is not lost where ``x`` is exactly 0.
+        relevance is not lost where ``x`` is exactly 0, and no NaN comes of what a mask hides.
         """
         if x.dtype != torch.float64:
             return R
         factor = x + self.eps
-        return torch.div(x, factor, out=factor).masked_fill_(x == 0, 1.0).mul_(R)
+        return torch.div(x, factor, out=factor).masked_fill_((x == 0) | x.isinf(), 1.0).mul_(R)
 
     def fan_out(self, tensor: Tensor, node: Node) -> None:
         """Register :meth:`copied` on a tensor that several operations read."""
