@@ -34,7 +34,7 @@ def _measure(kept: Kept, name: str, batch: int, methods: list[str], repeats: int
     model.requires_grad_(False)
     to_input()
     base, seconds = peak_memory(to_input), timed(to_input)
-    count = max(2, min(repeats, int(SECONDS / (2 * seconds))))
+    count = max(1, min(repeats, int(SECONDS / (2 * seconds))))
     plain_row = {"seconds": seconds, "memory": base, "step": step.value, "threads": torch.get_num_threads()}
     kept.add(f"{name}/{batch}/plain", plain_row)
     for method in methods:
@@ -44,10 +44,10 @@ def _measure(kept: Kept, name: str, batch: int, methods: list[str], repeats: int
         except whence.WhenceError as error:
             kept.add(f"{name}/{batch}/{method}", {"error": str(error).split(". ")[0]})
             continue
-        once = runs(method) > 1
-        found = ratio(run, to_input, 1 if once else count)
-        memory = memory if once else peak_memory(run)  # without what the first call sets up
-        row = found._asdict() | {"memory": memory, "base": base, "repeats": 1 if once else count}
+        often = 1 if runs(method) > 1 else count
+        found = ratio(run, to_input, often)
+        memory = memory if often == 1 else peak_memory(run)  # without what the first call sets up
+        row = found._asdict() | {"memory": memory, "base": base, "repeats": often}
         kept.add(f"{name}/{batch}/{method}", row)
         print(
             f"{name:<6}{batch:>3}  {method:<26}{found.value:>7.2f}{found.seconds:>9.3f} s{memory:>8.0f} MiB", flush=True
