@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import tiny
 import torch
-from helpers import EXACT, relative
+from helpers import EXACT, relative, traced
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
 import whence
 from whence.demo import MODELS
+from whence.maps import walk_twice
 from whence.run import Run
 
 METHODS = [name for name in whence.methods() if name not in ("lime", "kernel-shap")]  # which run the model anew
@@ -45,9 +46,9 @@ def neox():
     return GPTNeoXForCausalLM(config).double().eval(), {"input_ids": tiny.ids(2)}
 
 
-def close(a, b):
+def close(a, b, size=None):
     assert a.shape == b.shape
-    assert not a.numel() or float((a - b).abs().max()) <= EXACT * float(b.abs().max())
+    assert not a.numel() or float((a - b).abs().max()) <= EXACT * float((b if size is None else size).abs().max())
 
 
 def same(a, b):
@@ -59,12 +60,15 @@ def same(a, b):
     assert a.target_names == b.target_names
     assert (a.ledger is None) == (b.ledger is None)
     if a.ledger is not None:
-        close(a.ledger.sums, b.ledger.sums)
+        summed = [b.ledger.sums, b.ledger.total, *([] if b.layers is None else [b.layers])]
+        size = torch.cat([t.flatten() for t in summed])  # of what sums are taken, and differences of sums
+        close(a.ledger.sums, b.ledger.sums, size)
         assert torch.equal(a.ledger.total, b.ledger.total)
         assert [(x.seq, x.kind, x.name) for x in a.ledger.entries] == [
             (x.seq, x.kind, x.name) for x in b.ledger.entries
         ]
-        close(*(torch.stack([x.amount for x in each.ledger.entries] or [torch.zeros(1)]) for each in (a, b)))
+        amounts = [torch.stack([x.amount for x in each.ledger.entries] or [torch.zeros(1)]) for each in (a, b)]
+        close(*amounts, torch.cat([amounts[1].flatten(), size]))
     for name in a.streams:
         close(a.streams[name], b.streams[name])
     for mine, other in ((a.layers, b.layers), (a.heads, b.heads)):
@@ -125,6 +129,32 @@ def test_targets_of_few_tokens_go_back_together(backwards):
     model, inputs = bert()
     whence.explain(model, inputs, "attn-lrp", whence.every([0, 1, 2]))
     assert len(backwards) == 1
+
+
+@pytest.mark.parametrize(("method", "backwards"), [("transformer-attribution", 2), ("lrp", 1)])
+def test_relevance_of_several_targets_goes_back_together(method, backwards, monkeypatch):
+    model, inputs = bert()
+    sent, send = [], Run.send
+    monkeypatch.setattr(Run, "send", lambda *args, **kwargs: sent.append(1) or send(*args, **kwargs))
+    whence.explain(model, inputs, method, whence.every([0, 1, 2]))
+    assert len(sent) == backwards
+
+
+def test_a_contrast_of_shared_relevance_has_that_of_its_first_class():
+    """Relevance that sums to 0 cannot be shared out: the gradient is of the difference, the relevance of one class."""
+    model, inputs = bert()
+    seen = {}
+    for target in (0, 2, whence.contrast(2, 0)):
+        _, run = traced(model, inputs, "transformer-attribution", target)
+        found = seen[str(target)] = {}
+        walk_twice(run, lambda i, _, *shown, found=found: found.update({i: shown}), [run.boundaries[0].tensor])
+    zero, two, both = seen.values()
+    for i in (0, 1):
+        close(both[i][1], two[i][1])
+        close(both[i][0], two[i][0] - zero[i][0])
+    e = whence.explain(model, inputs, "transformer-attribution", whence.contrast(2, 0))
+    assert e.ledger.total.tolist() == [1.0, 1.0]
+    assert (e.scores[:, 1:] > 1e-6).any(1).all()
 
 
 @pytest.mark.parametrize(("rows", "expected"), [(28, 2), (27, 3), (1, 3)])  # of 14 rows a target

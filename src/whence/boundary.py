@@ -88,16 +88,14 @@ class Written:
 
 @dataclass
 class Brought:
-    """What a backward brought.
+    """What a backward brought, together with those of other targets.
 
     Attributes:
-        tensors: the tensors it was asked for, by ``id``.
-        found: what arrived at each.
+        found: what the method read of it; empty where it has to go alone.
         passed: what passed each boundary.
         entries: the ledger's.
     """
 
-    tensors: list[int] = field(default_factory=list)
-    found: list[Tensor | None] = field(default_factory=list)
+    found: list[Tensor] = field(default_factory=list)
     passed: list[Tensor | None] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)

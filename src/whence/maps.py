@@ -40,6 +40,8 @@ def walk(run: Run, visit: Visit, keep: bool = False) -> None:
 def walk_twice(run: Run, witness: Witness, tensors: Sequence[Tensor], keep: bool = False) -> list[Tensor]:
     """Send the seed back as gradients, then as relevance, and show both of each attention's map as relevance passes.
 
+    Relevance starts from what the target speaks for: of a contrast, from its first class alone.
+
     Args:
         run: a traced forward, under rules of relevance.
         witness: who looks: at a few heads at a time where attention is fused, at none that the target does not reach.
@@ -52,9 +54,12 @@ def walk_twice(run: Run, witness: Witness, tensors: Sequence[Tensor], keep: bool
     records = run.trace.attentions
     gradients = run.backward([_read_at(record) for record in records], keep=True)
     ends = [_let_witness(i, *pair, witness) for i, pair in enumerate(zip(records, gradients, strict=True))]
+    sent = run.instead
     try:
+        run.instead = (run.seed.weights if sent is None else sent).clamp(min=0)
         return run.backward(tensors, relevance=True, keep=keep)
     finally:
+        run.instead = sent
         for end in ends:
             end()
 

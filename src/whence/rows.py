@@ -18,12 +18,17 @@ from .call import Call
 SAMPLE = 16
 
 
+def several(tensor: Tensor) -> bool:
+    """Whether it is of several targets at once (``torch.vmap``)."""
+    return bool(torch._C._functorch.is_batchedtensor(tensor))
+
+
 def few(tensor: Tensor) -> Tensor | None:
     """``[rows]``: which rows of ``[..., features]`` carry something, if at most half do; ``None`` otherwise.
 
-    Only on a CPU: to count them would make a GPU wait.
+    Only on a CPU, where counting them makes nobody wait, and only of one target: those of others are other rows.
     """
-    if tensor.device.type != "cpu" or tensor.dim() < 2 or tensor.numel() <= tensor.shape[-1]:
+    if tensor.device.type != "cpu" or tensor.dim() < 2 or tensor.numel() <= tensor.shape[-1] or several(tensor):
         return None
     rows = tensor.reshape(-1, tensor.shape[-1])
     some = rows[:: len(rows) // SAMPLE or 1].any(-1)
@@ -61,7 +66,7 @@ class Skipping:
     """The linear layers of one trace, whose backwards look for rows to leave out until all tokens carry something.
 
     Attributes:
-        looking: whether they still do. A backward of several targets at once cannot.
+        looking: whether they still do.
     """
 
     def __init__(self) -> None:

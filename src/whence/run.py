@@ -66,7 +66,7 @@ class Run:
             of their nodes).
         places: a grid, and ``[batch, patches]``: where each patch went, if the model puts them in its own order.
         followers: the runs to the targets after this one, of the same forward, in their order.
-        brought, readings: what a backward together with theirs brought, or read; empty where it goes alone.
+        brought: what a backward together with theirs brought.
         instead: weights to send back in place of the seed's: those of several targets at once.
     """
 
@@ -91,7 +91,6 @@ class Run:
         self.places: tuple[tuple[int, int], Tensor] | None = None
         self.followers: list[Run] = []
         self.brought: Brought | None = None
-        self.readings: tuple[Tensor, ...] | None = None
         self.instead: Tensor | None = None
         self.ledger = Ledger(trace.batch) if rulebook.phase is not None and rulebook.books else trace.ledger
 
@@ -212,9 +211,7 @@ class Run:
             self.rulebook.phase.relevance, self.rulebook.phase.keep = relevance, keep
             self.rulebook.phase.ledger = self.ledger
         asked, tensors = len(tensors), self.ends(tensors)
-        found = self._brought(tensors)
-        if found is None:
-            found = self.send(tensors, keep)
+        found = self.send(tensors, keep)
         for b in [*self.boundaries, *self.aside]:  # at its end autograd calls no hook of an overwritten tensor
             arrived = next((g for t, g in zip(tensors, found, strict=True) if t is b.tensor), None)
             if arrived is not None:
@@ -223,13 +220,12 @@ class Run:
         filled = [torch.zeros_like(t, device=device) if g is None else g for t, g in zip(tensors, found, strict=True)]
         return filled[:asked]
 
-    def send(self, tensors: Sequence[Tensor], keep: bool, weights: Tensor | None = None) -> list[Tensor | None]:
+    def send(self, tensors: Sequence[Tensor], keep: bool) -> list[Tensor | None]:
         """Send the seed's weights (or others) back: what arrives at each tensor; boundaries keep what passes them."""
         start, own = self.seed.start
-        weights = self.instead if weights is None else weights
-        sent = (own if weights is None else weights).to(start.dtype)
+        sent = (own if self.instead is None else self.instead).to(start.dtype)
         hooks = [b.watch(self.way()) for b in self.passages()]
-        self.trace.skipping.looking = weights is None  # others are several at once
+        self.trace.skipping.looking = True
         ends: Any = [edge_of(t) for t in tensors]
         try:
             with uncollected():
@@ -244,17 +240,6 @@ class Run:
         finally:
             for hook in hooks:
                 hook.remove()
-
-    def _brought(self, tensors: Sequence[Tensor]) -> list[Tensor | None] | None:
-        """What a backward together with those of other targets brought, if there was one."""
-        brought, self.brought = self.brought, None
-        if brought is None or brought.tensors != [id(t) for t in tensors]:
-            return None
-        for b, passed in zip(self.passages(), brought.passed, strict=True):
-            b.relevance = passed
-        if self.ledger is not None:
-            self.ledger.enter(brought.entries)
-        return brought.found
 
     def ends(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Where a backward ends that is read at some tensors."""
@@ -285,7 +270,9 @@ class Run:
         alike = len(known) == len(found) and len({t.shape for t in known}) == 1
         return torch.stack(known, 1) if alike else None
 
-    def settle(self, gradient: bool, end: Tensor | None = None, entries: Sequence[Tensor] = ()) -> Tensor | None:
+    def settle(
+        self, gradient: bool, end: Tensor | None = None, entries: Sequence[Tensor] = (), sent: Tensor | None = None
+    ) -> Tensor | None:
         """Relevance at the block boundaries, from what passed there; with it the ledger is closed.
 
         Of several streams, blocks do not follow one another: the books are then of the model as a whole.
@@ -294,6 +281,7 @@ class Run:
             gradient: whether the last backward carried gradients (relevance is then gradient x value).
             end: the tensor at which it ended.
             entries: what enters the first block of each stream, if there are several.
+            sent: the relevance that was sent back, if it is not that of the seed.
 
         Returns:
             Relevance entering each block, ``[batch, blocks, tokens]``.
@@ -303,7 +291,8 @@ class Run:
         if self.ledger is not None:
             if gradient and self.seed.bias is not None:
                 self.ledger.absorb(node_of(self.seed.output).seq, "bias", "linear", self.seed.bias)
-            total = self.seed.value if gradient else self.seed.weights.reshape(len(self.seed.weights), -1).sum(1)
+            weights = self.seed.weights if sent is None else sent
+            total = self.seed.value if gradient else weights.reshape(len(weights), -1).sum(1)
             passed = self._passed([b for b, _ in met])
             sums = [relevance.sum(1) for b, relevance in met if any(b is x for x in passed)]
             marks = [b.node.seq for b in passed]

@@ -207,12 +207,10 @@ class Trace(TorchFunctionMode):
             return lambda x, **_: x * 0
         if op.name in ops.OPENED and hasattr(call.func, "__code__"):
             return ops.opened(call.func)
-        return attend if op.name in ops.ATTENTION and (self.maps or not self._takes(call)) else None
-
-    def _takes(self, call: Call) -> bool:
-        """Whether there is a rule for a fused attention, or none is asked for, whatever its operands are."""
-        takes = getattr(self.rules.get("attention"), "takes", None)
-        return takes is None or bool(takes(call))
+        if op.name not in ops.ATTENTION:
+            return None
+        takes = getattr(self.rules.get("attention"), "takes", None)  # a rule may be for some operands alone
+        return attend if self.maps or (takes is not None and not takes(call)) else None
 
     def _perform(self, call: Call) -> Any:
         call.kind = kind_of(call)

@@ -16,7 +16,7 @@ from ..layout import per_token, precise
 from ..node import node_of
 from ..run import Rulebook, Run
 from ..streams import entries
-from ..together import bring
+from ..together import read_at_once
 from . import Method, Reading, method
 
 
@@ -43,9 +43,8 @@ class InputLevel(Method):
         carried = run.rulebook.phase is not None
         run.watch_heads()
         ends = [*places, *(t for t in streams if not any(t is place for place in places))]
-        if not carried:
-            bring(run, ends)
-        found = [precise(t) for t in run.backward(ends, relevance=carried)[: len(places)]]
+        arrived = read_at_once(run, lambda: run.backward(ends, relevance=carried))
+        found = [precise(t) for t in arrived[: len(places)]]
         layers = run.settle(gradient=not carried, end=places[0], entries=streams)
         if not carried:
             found = [g * precise(t.detach()) for g, t in zip(found, places, strict=True)]

@@ -13,6 +13,9 @@ Where the published code differs:
 - its stabiliser, 1e-9 in every denominator and also where a tensor is merely read twice, is kept (``eps``), except
   that relevance arriving at an exact zero is not lost there.
 
+A contrast (:func:`whence.contrast`), of which the paper does not speak, takes the gradient of the difference and the
+relevance of the first class: relevance that sums to 0 cannot be shared out by eq. 7.
+
 Between several streams, the rules of `generic-attention` with the relevance of each map in place of the map: what the
 published code of Chefer et al. 2021b does by default for LXMERT and DETR (its paper does not).
 
@@ -42,6 +45,7 @@ from ..rules.linear import EPS
 from ..rules.relevance import Rules
 from ..run import Rulebook, Run
 from ..streams import entries
+from ..together import read_at_once
 from . import Method, Reading, method
 from .generic_attention import GenericAttention
 
@@ -106,9 +110,11 @@ class TransformerAttribution(Method):
         require_attention(run, self.name, self.start_layer, self.block)
         require_local(run, self.name)
         several = several_streams(run)
-        maps, shares, rows = self.maps(run, keep=several)
+        *found, rows = read_at_once(run, lambda: self.maps(run, keep=several))
+        maps, shares = found[: len(found) // 2], found[len(found) // 2 :]
         end = run.boundaries[0].tensor if run.boundaries else None
-        layers = run.settle(gradient=False, end=end, entries=[t for t, _ in entries(run)])
+        sent = run.seed.weights.clamp(min=0)
+        layers = run.settle(gradient=False, end=end, entries=[t for t, _ in entries(run)], sent=sent)
         if several:
             if self.block is not None:
                 raise MethodError("The model has several streams of tokens: `block` is for models with one.")
@@ -121,27 +127,35 @@ class TransformerAttribution(Method):
             scores = roll_up(maps[self.start_layer :], rows, self.normalise)[:, 0]
         return Reading(scores, layers, stacked(shares), pairs=stacked(maps) if self.inside else None)
 
-    def maps(self, run: Run, keep: bool = False) -> tuple[list[Tensor], list[Tensor], Tensor]:
+    def maps(self, run: Run, keep: bool = False) -> list[Tensor]:
         """Each attention's ``E_h((dy/dA * R)^+)``, ``[batch, queries, keys]``.
 
         Returns:
-            These maps, the mass of their heads ``[batch, heads]``, and which rows of the last one the target reads.
+            These maps, the mass of the heads of each, ``[batch, heads]``, and which rows of the last one are read.
         """
         records = run.trace.attentions
-        maps = [record.zeros(*record.shape[1:]) for record in records]
-        shares = [record.zeros(record.shape[0]) for record in records]
-        rows = records[-1].zeros(records[-1].shape[1])
+        maps: dict[int, Tensor] = {}
+        shares: dict[int, Tensor] = {}
+        read: list[Tensor] = []
 
         def witness(i: int, piece: Piece, gradient: Tensor, relevance: Tensor) -> None:
             weighted = (gradient * relevance if self.gradient else relevance.clone()).clamp_(min=0)
-            maps[i][piece[:1]] += weighted.sum(1)
+            if i not in maps:
+                heads, *sizes = records[i].shape
+                maps[i] = weighted.new_zeros(run.trace.batch.size, *sizes)
+                shares[i] = weighted.new_zeros(run.trace.batch.size, heads)
+            maps[i][piece[:1]] += weighted.sum(1) / records[i].shape[0]
             shares[i][piece] = weighted.sum((-2, -1))
             if i == len(records) - 1:
-                rows[piece[:1]] += (gradient != 0).any(-1).any(1)
+                read[:] = read or [gradient.new_zeros(maps[i].shape[:2])]
+                read[0][piece[:1]] += (gradient != 0).any(-1).any(1)
 
         first = [*(b.tensor for b in run.boundaries[:1]), *(t for t, _ in entries(run))]
         ends = list({id(t): t for t in first}.values())  # so that the ledger reaches the first block's input
         walk_twice(run, witness, ends, keep)
-        for A, record in zip(maps, records, strict=True):
-            A.div_(record.shape[0])
-        return maps, shares, explained_rows(rows > 0, rows.dtype)
+        rows = read[0] if read else records[-1].zeros(records[-1].shape[1])
+        return [
+            *(maps.get(i, record.zeros(*record.shape[1:])) for i, record in enumerate(records)),
+            *(shares.get(i, record.zeros(record.shape[0])) for i, record in enumerate(records)),
+            explained_rows(rows > 0, rows.dtype),
+        ]

@@ -49,7 +49,7 @@ def _through(rules: Rules, shown: Shown, op: Local, R: Tensor) -> list[Tensor]:
     s = rules.ratio(precise(R), precise(op.output))
     nothing = rules.adds_nothing(op.output) and not shown.numbers
     apart = op.node.axes[0] == (op.batch,) and not (nothing or shown.numbers)  # what is shared is of whole samples
-    query, key, value = (torch.empty_like(precise(t)) for t in (shown.query, shown.key, shown.value))
+    query, key, value = (s.new_empty(t.shape) for t in (shown.query, shown.key, shown.value))
     for piece in shown.pieces(apart):
         part, arrived = shown.part(piece), s[piece]
         product = part.query @ part.key.mT

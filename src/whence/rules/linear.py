@@ -29,6 +29,7 @@ from torch import Tensor
 
 from ..errors import MethodError
 from ..magnitudes import magnitudes
+from ..rows import several
 
 #: The stabiliser of Chefer et al.'s code.
 EPS = 1e-9
@@ -224,8 +225,12 @@ def safe_divide(a: Tensor, b: Tensor, eps: float = EPS) -> Tensor:
 def safe_divide_(a: Tensor, b: Tensor, eps: float) -> Tensor:
     """:func:`safe_divide`, in the memory of ``b`` (which is never exactly ``-eps``)."""
     zero = b == 0
-    b.add_(eps)
-    return torch.div(a, b, out=b).masked_fill_(zero, 0.0)
+    return over_(a, b.add_(eps)).masked_fill_(zero, 0.0)
+
+
+def over_(a: Tensor, b: Tensor) -> Tensor:
+    """``a / b``, in the memory of ``b`` unless ``a`` is of several targets and ``b`` of all of them."""
+    return a / b if several(a) else torch.div(a, b, out=b)
 
 
 class Layer(NamedTuple):

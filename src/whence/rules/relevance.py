@@ -19,7 +19,7 @@ from ..node import Node, node_of
 from ..propagate import Bypass, Local, Phase, Propagate, RelevanceRule
 from ..rows import where_needed
 from ..run import Rulebook
-from .linear import EPS, Layer, absolute, epsilon, safe_divide, z_plus
+from .linear import EPS, Layer, absolute, epsilon, over_, safe_divide, z_plus
 
 
 def share(contributions: list[Tensor], R: Tensor, sums: Callable[[Tensor], Tensor], eps: float = EPS) -> list[Tensor]:
@@ -33,13 +33,14 @@ def share(contributions: list[Tensor], R: Tensor, sums: Callable[[Tensor], Tenso
         R: relevance of the sum.
         sums: sums a tensor over all but the batch.
     """
-    totals = [sums(c) for c in contributions]
+    factors = shares([sums(c) for c in contributions], sums(R), eps)
+    return [c.mul_(factor) for c, factor in zip(contributions, factors, strict=True)]
+
+
+def shares(totals: list[Tensor], total: Tensor, eps: float = EPS) -> list[Tensor]:
+    """What :func:`share` multiplies each summand with, from their sums and that of the relevance."""
     size = sum((t.abs() for t in totals), start=torch.zeros_like(totals[0]))
-    total = sums(R)
-    return [
-        c.mul_(safe_divide(safe_divide(t.abs(), size, eps) * total, t, eps))
-        for c, t in zip(contributions, totals, strict=True)
-    ]
+    return [safe_divide(safe_divide(t.abs(), size, eps) * total, t, eps) for t in totals]
 
 
 @dataclass
@@ -175,7 +176,8 @@ class Rules:
         """:meth:`add_constant` with a constant of zeros."""
         x = op.inputs[0].detach()
         part = torch.where(R == 0, R, x * safe_divide(R, x, self.eps))
-        return (share([part, torch.zeros_like(x)], R, op.sums, self.eps)[0],)
+        own = op.sums(part)
+        return (part.mul_(shares([own, torch.zeros_like(own)], op.sums(R), self.eps)[0]),)
 
     def deep_taylor(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
         """``R_j = sum_i x_j dy_i/dx_j R_i / y_i`` (Chefer et al. 2021a, eq. 1): whatever has no other rule."""
@@ -184,8 +186,7 @@ class Rules:
 
     def ratio(self, R: Tensor, y: Tensor) -> Tensor:
         """``R / (y + eps)``; 0 where ``y`` is."""
-        s = torch.add(y, self.eps)
-        return torch.div(R, s, out=s).masked_fill_(y == 0, 0.0)
+        return over_(R, torch.add(y, self.eps)).masked_fill_(y == 0, 0.0)
 
     def linear(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
         """:func:`z_plus`, with the forward's product at hand."""
@@ -244,7 +245,7 @@ class Rules:
         if x.dtype != torch.float64:
             return R
         factor = x + self.eps
-        return torch.div(x, factor, out=factor).masked_fill_((x == 0) | x.isinf(), 1.0).mul_(R)
+        return torch.div(x, factor, out=factor).masked_fill_((x == 0) | x.isinf(), 1.0) * R
 
     def fan_out(self, tensor: Tensor, node: Node) -> None:
         """Register :meth:`copied` on a tensor that several operations read."""
