@@ -12,7 +12,7 @@ PASSES = {
     "attn-lrp": "1 forward, 1 backward",
     "gradient-x-input": "1 forward, 1 backward",
     "generic-attention": "1 forward, 1 backward, each layer's map made again",
-    "transformer-attribution": "1 forward, 2 backwards, attention maps written out",
+    "transformer-attribution": "1 forward, 2 backwards, each layer's map made again",
 }
 
 

@@ -18,7 +18,7 @@ from .suite import EQUATIONS, suite
 from .trial import trial
 
 PACKAGE = ROOT / "src" / "whence"
-RULES = ("rules/linear.py", "rules/gradient.py", "rules/relevance.py")
+RULES = ("rules/linear.py", "rules/gradient.py", "rules/relevance.py", "rules/attention.py")
 METHODS = tuple(f"methods/{p.name}" for p in sorted((PACKAGE / "methods").glob("*.py")) if p.name != "__init__.py")
 AROUND = (
     "propagate.py", "rollup.py", "relations.py", "residuals.py", "fused.py", "biases.py", "routes.py", "attention.py",

@@ -19,7 +19,7 @@ from .copy import ROOT, Copy
 EQUATIONS = (
     "test_rules.py", "test_substitutions.py", "test_plain_rules.py", "test_golden_rules.py", "test_golden_lrp.py",
     "test_golden_cvpr.py", "test_golden_iccv.py", "test_golden_icml.py", "test_golden_attnlrp.py",
-    "test_golden_palrp.py", "test_ledger.py",
+    "test_golden_palrp.py", "test_ledger.py", "test_fused_relevance.py",
 )  # fmt: skip
 #: what the modules around them and the methods are held to, too: properties, unusual models
 AROUND = (

@@ -299,6 +299,14 @@ def test_an_activation_hands_on_all_it_gets(f):
     same(f, [POINTS], book, ratio(f))
 
 
+def test_an_activation_hands_on_nothing_at_zero_of_either_sign():
+    """Where ``f(x) / x`` is infinite, of either sign, or not a number."""
+    zeros = torch.tensor([[0.0, -0.0, 1.0]], dtype=torch.float64)
+    book = dict.fromkeys(("gated", "activation"), rules.activation_ratio)
+    for f in (torch.sigmoid, F.gelu):
+        same(f, [zeros], book, ratio(f))
+
+
 def test_functions_of_more_than_the_input_keep_their_derivative():
     """An exponent that is the input, or two operands that are: there is no one input to hand all of it to."""
     book = dict.fromkeys(("gated", "activation"), rules.activation_ratio)

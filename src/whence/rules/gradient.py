@@ -179,8 +179,6 @@ def detach_own_gate(call: Call) -> Any:
 @conserves
 def detach_gate(call: Call) -> Any:
     """A gated unit ``act(gate) * up``: ``sg(act(gate)) * up``; two ungated factors share equally."""
-    if len(call.traced) < 2:
-        return call.run()
     a, b = call.traced
     na, nb = node_of(a), node_of(b)
     if na.activated == nb.activated:
