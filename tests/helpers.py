@@ -81,7 +81,7 @@ def traced(model, inputs, method, target=None, **options):
 def looked_at(run):
     """Each attention's map and its gradient, by index, in the order in which they are shown."""
     found = {}
-    walk(run, lambda i, A, gradient: found.__setitem__(i, (A.clone(), gradient.clone())))
+    walk(run, lambda i, _, A, gradient: found.__setitem__(i, (A.clone(), gradient.clone())))
     return found
 
 

@@ -70,7 +70,7 @@ def test_no_layer_is_in_memory_when_the_next_is_shown(attention):
     _, run = traced(model, {"input_ids": tiny.ids()}, "generic-attention", 1)
     before, shown = [], []
 
-    def visit(i, A, gradient):
+    def visit(i, piece, A, gradient):
         assert all(ref() is None for ref in before)
         before[:] = [weakref.ref(A.untyped_storage()), weakref.ref(gradient.untyped_storage())]
         shown.append(i)

@@ -187,7 +187,7 @@ def test_the_map_and_its_gradient_are_shown_in_the_backward():
     shown = trace.attentions[0].shown
     assert not any(t.requires_grad for t in (shown.query, shown.key, shown.value))
     seen = []
-    trace.attentions[0].shown.visit = lambda A, gradient: seen.append((A.clone(), gradient.clone()))
+    trace.attentions[0].shown.visit = lambda _, A, gradient: seen.append((A.clone(), gradient.clone()))
     g = drawn(*out.shape, seed=9)
     out.backward(g)
     ((A, gradient),) = seen

@@ -183,11 +183,12 @@ def operands(call: Call) -> Operands:
 def shown_by(call: Call, given: Operands) -> Shown:
     """How the map of a fused attention is made, from its operands."""
     (query, key, value), mask = (t.detach() for t in given[:3]), given[3]
-    scale = call.argument(6, "scale")
+    scale, axes = call.argument(6, "scale"), next((n.axes for n in call.nodes if n is not None), ())
     return Shown(
         query, key, value, None if mask is None else mask.detach(),
         causal=bool(call.argument(5, "is_causal", False)),
         scale=1 / math.sqrt(query.shape[-1]) if scale is None else scale,
+        apart=query.dim() == 4 and axes[:1] == ((call.batch,),),
     )  # fmt: skip
 
 

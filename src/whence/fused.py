@@ -16,8 +16,8 @@ from torch import Tensor
 
 from .layout import precise
 
-Visit = Callable[[Tensor, Tensor], None]
-Piece = tuple[slice, ...]  # some samples, some of their heads
+Piece = tuple[slice, ...]  # some samples, some of their heads; of an attention that is not cut, nothing
+Visit = Callable[[Piece, Tensor, Tensor], None]
 
 #: entries of the maps that are made at a time where heads can be told apart: few enough to stay near the processor
 ENTRIES = 2**20
@@ -82,7 +82,8 @@ class Shown:
         mask: what it is given to hide.
         causal: its flag.
         scale: what it multiplies the scores with.
-        visit: called in a backward of gradients with the map and its gradient, ``[..., heads, queries, keys]``.
+        apart: whether its first two dimensions are samples and heads, so that it can be cut into pieces.
+        visit: called in a backward of gradients with the map and its gradient, ``[..., heads, queries, keys]``, and
         witness: called in a backward of relevance with that of the map, a piece at a time.
     """
 
@@ -92,6 +93,7 @@ class Shown:
     mask: Tensor | None
     causal: bool
     scale: float
+    apart: bool = False
     visit: Visit | None = None
     witness: Callable[[Piece, Tensor], None] | None = None
 
@@ -100,9 +102,9 @@ class Shown:
         """Whether its mask is of numbers that are added to the scores."""
         return self.mask is not None and self.mask.dtype != torch.bool
 
-    def pieces(self, apart: bool) -> Iterator[Piece]:
-        """The whole map, cut into pieces if samples and heads can be told ``apart`` and it is large."""
-        if not apart or self.query.dim() != 4:
+    def pieces(self, whole: bool = False) -> Iterator[Piece]:
+        """The map in pieces of some samples and heads; ``whole`` if that is asked for, or they are not told apart."""
+        if whole or not self.apart:
             yield ()
             return
         samples, heads, queries, _ = self.query.shape

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -11,10 +13,53 @@ from .attention import AttentionRecord
 from .fused import Piece
 from .run import Run
 
-#: called with the index of an attention, its map and the map's gradient, ``[batch, heads, queries, keys]``
-Visit = Callable[[int, Tensor, Tensor], None]
-#: called with the index of an attention, which samples and heads, and the gradient and relevance of their maps
-Witness = Callable[[int, Piece, Tensor, Tensor], None]
+#: called with the index of an attention, which samples and heads (nothing: all), and two tensors of those,
+#: ``[batch, heads, queries, keys]``: the map and its gradient, or the map's gradient and its relevance
+Visit = Callable[[int, Piece, Tensor, Tensor], None]
+
+
+@dataclass
+class Layer:
+    """What is left of the weighted maps of an attention when its heads are added up.
+
+    Attributes:
+        map: ``[batch, queries, keys]``, their mean.
+        mass: ``[batch, heads]``, the sum of each.
+        read: ``[batch, queries]``, the rows in which some head has a gradient.
+    """
+
+    map: Tensor
+    mass: Tensor
+    read: Tensor
+
+
+class Gathering:
+    """Adds up the heads of attentions that come in pieces.
+
+    Args:
+        records: the attentions.
+        done: called with the index of an attention and what is left of it, when all its heads have come.
+    """
+
+    def __init__(self, records: Sequence[AttentionRecord], done: Callable[[int, Layer], None]) -> None:
+        self.records, self.done = records, done
+        self._begun: dict[int, Layer] = {}
+        self._come: Counter[int] = Counter()  # heads of samples
+
+    def add(self, i: int, piece: Piece, weighted: Tensor, gradient: Tensor) -> None:
+        """Add a piece of an attention: its weighted maps and their gradient."""
+        batch, (heads, queries, keys) = self.records[i].batch.size, self.records[i].shape
+        if i not in self._begun:
+            sizes = (batch, queries, keys), (batch, heads), (batch, queries)
+            self._begun[i] = Layer(*(weighted.new_zeros(size) for size in sizes))
+        layer = self._begun[i]
+        layer.map[piece[:1]] += weighted.sum(1) / heads
+        layer.mass[piece] = weighted.sum((-2, -1))
+        layer.read[piece[:1]] += (gradient != 0).any(-1).any(1)
+        self._come[i] += weighted.shape[0] * weighted.shape[1]
+        if self._come[i] == batch * heads:
+            self.done(i, self._begun.pop(i))
+            del self._come[i]
 
 
 def walk(run: Run, visit: Visit, keep: bool = False) -> None:
@@ -22,11 +67,12 @@ def walk(run: Run, visit: Visit, keep: bool = False) -> None:
 
     Args:
         run: a traced forward.
-        visit: who looks. Attentions that the target does not depend on are not shown.
+        visit: who looks, at a few heads at a time where attention is fused. Attentions that the target does not
+            depend on are not shown.
         keep: whether another backward will follow.
 
     Example:
-        >>> walk(run, lambda i, A, gradient: print(i, (A * gradient).sum((-2, -1))))
+        >>> walk(run, lambda i, piece, A, gradient: print(i, (A * gradient).sum((-2, -1))))
     """
     keep = keep or run.more
     ends = [_show(i, record, visit, keep) for i, record in enumerate(run.trace.attentions)]
@@ -37,14 +83,14 @@ def walk(run: Run, visit: Visit, keep: bool = False) -> None:
             end()
 
 
-def walk_twice(run: Run, witness: Witness, tensors: Sequence[Tensor], keep: bool = False) -> list[Tensor]:
+def walk_twice(run: Run, visit: Visit, tensors: Sequence[Tensor], keep: bool = False) -> list[Tensor]:
     """Send the seed back as gradients, then as relevance, and show both of each attention's map as relevance passes.
 
     Relevance starts from what the target speaks for: of a contrast, from its first class alone.
 
     Args:
         run: a traced forward, under rules of relevance.
-        witness: who looks: at a few heads at a time where attention is fused, at none that the target does not reach.
+        visit: who looks, as in :func:`walk`.
         tensors: what relevance goes on to.
         keep: whether another backward will follow.
 
@@ -53,7 +99,7 @@ def walk_twice(run: Run, witness: Witness, tensors: Sequence[Tensor], keep: bool
     """
     records = run.trace.attentions
     gradients = run.backward([_read_at(record) for record in records], keep=True)
-    ends = [_let_witness(i, *pair, witness) for i, pair in enumerate(zip(records, gradients, strict=True))]
+    ends = [_let_witness(i, *pair, visit) for i, pair in enumerate(zip(records, gradients, strict=True))]
     sent = run.instead
     try:
         run.instead = (run.seed.weights if sent is None else sent).clamp(min=0)
@@ -71,13 +117,13 @@ def _read_at(record: AttentionRecord) -> Tensor:
     return found
 
 
-def _let_witness(index: int, record: AttentionRecord, gradient: Tensor, witness: Witness) -> Callable[[], None]:
+def _let_witness(index: int, record: AttentionRecord, gradient: Tensor, visit: Visit) -> Callable[[], None]:
     """Let somebody see an attention when relevance passes it; returns what ends that."""
     shown = record.shown
     if shown is None:
 
         def passed(relevance: Tensor) -> None:
-            witness(index, (), record.arrange(gradient), record.arrange(relevance.detach()))
+            visit(index, (), record.arrange(gradient), record.arrange(relevance.detach()))
 
         handle = _read_at(record).register_hook(passed)
         return lambda: handle.remove()
@@ -85,9 +131,9 @@ def _let_witness(index: int, record: AttentionRecord, gradient: Tensor, witness:
     def seen(piece: Piece, relevance: Tensor) -> None:
         own = shown.part(piece).gradient(gradient[piece])
         if piece:  # the first two dimensions are samples and heads
-            witness(index, piece, own, relevance)
+            visit(index, piece, own, relevance)
         else:
-            witness(index, piece, record.arrange(own), record.arrange(relevance))
+            visit(index, piece, record.arrange(own), record.arrange(relevance))
 
     shown.witness = seen
     return functools.partial(setattr, shown, "witness", None)
@@ -106,17 +152,19 @@ def last_gradient(run: Run) -> Tensor:
 def _show(index: int, record: AttentionRecord, visit: Visit, keep: bool) -> Callable[[], None]:
     """Let a visitor see an attention when the backward passes it; returns what ends that."""
 
-    def shown(A: Tensor, gradient: Tensor) -> None:
-        visit(index, record.arrange(A), record.arrange(gradient))
-
     def passed(gradient: Tensor) -> None:
         assert record.probabilities is not None
-        shown(record.probabilities.detach(), gradient.detach())
+        visit(index, (), record.map(), record.arrange(gradient.detach()))
         if not keep:
             record.probabilities = record.mix = None  # what autograd does not need any more is then free
 
+    def seen(piece: Piece, A: Tensor, gradient: Tensor) -> None:
+        if not piece:
+            A, gradient = record.arrange(A), record.arrange(gradient)
+        visit(index, piece, A, gradient)
+
     if record.shown is not None:
-        record.shown.visit = shown
+        record.shown.visit = seen
         return functools.partial(setattr, record.shown, "visit", None)
     assert record.probabilities is not None
     handle = record.probabilities.register_hook(passed)

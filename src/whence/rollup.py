@@ -114,12 +114,12 @@ def read_rows(gradient: Tensor) -> Tensor:
     Args:
         gradient: ``[batch, heads, queries, keys]``, of the last attention's probabilities.
     """
-    return explained_rows((gradient != 0).any(-1).any(1), gradient.dtype)
+    return explained_rows((gradient != 0).any(-1).any(1).to(gradient.dtype))
 
 
-def explained_rows(read: Tensor, dtype: torch.dtype) -> Tensor:
-    """``[batch, 1, queries]``, summing to 1, from which rows are read, ``[batch, queries]``."""
-    rows = read.to(dtype)
+def explained_rows(read: Tensor) -> Tensor:
+    """``[batch, 1, queries]``, summing to 1, from which rows are read (not 0), ``[batch, queries]``."""
+    rows = (read != 0).to(read.dtype)
     return (rows / rows.sum(-1, keepdim=True).clamp(min=1))[:, None]
 
 

@@ -29,6 +29,7 @@ and its map is made again in the backward: one layer's maps are in memory at a t
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -37,12 +38,13 @@ from torch import Tensor
 
 from ..axes import Dim, size_of
 from ..errors import MethodError
-from ..maps import walk
+from ..fused import Piece
+from ..maps import Gathering, Layer, walk
 from ..relations import State, accumulate, explained, from_layer, relate
 from ..rollup import (
     all_rows,
     column_sums,
-    read_rows,
+    explained_rows,
     require_attention,
     require_local,
     roll,
@@ -111,18 +113,17 @@ class GenericAttention(AttentionLevel):
         if self.token is not None:
             rows[:, :, self.token] = 1.0
 
-        def visit(i: int, A: Tensor, gradient: Tensor) -> None:
+        def done(i: int, layer: Layer) -> None:
             nonlocal rows
             if i == last and self.rows == "target" and self.token is None:
-                rows = read_rows(gradient)
-            weighted = positive(A, gradient)
-            shares[i] = weighted.sum((-2, -1))
+                rows = explained_rows(layer.read)
+            shares[i] = layer.mass
             if self.inside:
-                pairs[i] = weighted.mean(1)
+                pairs[i] = layer.map
             if i in used:
-                rows = roll(rows, weighted.mean(1), self.normalise)
+                rows = roll(rows, layer.map, self.normalise)
 
-        walk(run, visit)
+        gather(run, done)
         scores = column_sums(rows, run.mask) if self.rows == "all" else rows[:, 0]
         return scores, *shares, *pairs
 
@@ -139,11 +140,10 @@ class GenericAttention(AttentionLevel):
         maps = [record.zeros(*record.shape[1:]) for record in records]
         shares = [record.zeros(record.shape[0]) for record in records]
 
-        def visit(i: int, A: Tensor, gradient: Tensor) -> None:
-            weighted = positive(A, gradient)
-            maps[i], shares[i] = weighted.mean(1), weighted.sum((-2, -1))
+        def done(i: int, layer: Layer) -> None:
+            maps[i], shares[i] = layer.map, layer.mass
 
-        walk(run, visit, keep)
+        gather(run, done, keep)
         return maps, shares
 
     def update(self, mine: State, read: State, A: Tensor, queries: Dim, keys: Dim) -> State:
@@ -168,6 +168,11 @@ def normalised(R: Tensor) -> Tensor:
     return identity + torch.where(sums == 0, 0.0, rest / sums)
 
 
-def positive(A: Tensor, gradient: Tensor) -> Tensor:
-    """``(dy/dA * A)^+``, ``[batch, heads, queries, keys]``: its mean over heads is eq. 5."""
-    return (gradient * A).clamp_(min=0)
+def gather(run: Run, done: Callable[[int, Layer], None], keep: bool = False) -> None:
+    """Send the seed back; of each attention, the heads of ``(dy/dA * A)^+`` are added up (eq. 5)."""
+    gathering = Gathering(run.trace.attentions, done)
+
+    def visit(i: int, piece: Piece, A: Tensor, gradient: Tensor) -> None:
+        gathering.add(i, piece, (gradient * A).clamp_(min=0), gradient)
+
+    walk(run, visit, keep)

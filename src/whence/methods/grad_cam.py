@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..errors import MethodError
+from ..fused import Piece
 from ..maps import walk
 from ..relations import replace
 from ..rollup import column_sums, read_rows, require_attention, several_streams
@@ -53,7 +54,8 @@ class GradCam(AttentionLevel):
         if several_streams(run):
             return self.streams(run, self._cams(run), replace)
         gradient = self.attention(run)
-        cam = self._cam(run.trace.attentions[-1].map(), gradient, run.mask, run.mask)
+        weights = self._weights(gradient, run.mask, run.mask)
+        cam = (run.trace.attentions[-1].map() * weights).mean(1).clamp(min=0)
         scores = column_sums(cam, run.mask) if self.rows == "all" else (read_rows(gradient) @ cam)[:, 0]
         return Reading(scores)
 
@@ -62,22 +64,21 @@ class GradCam(AttentionLevel):
         records = run.trace.attentions
         cams = [record.zeros(*record.shape[1:]) for record in records]
 
-        def visit(i: int, A: Tensor, gradient: Tensor) -> None:
+        def visit(i: int, piece: Piece, A: Tensor, gradient: Tensor) -> None:
             queries, keys = records[i].axes[records[i].query], records[i].axes[records[i].key]
             absent, hidden = (run.mask if dim == run.tokens() else None for dim in (queries, keys))
-            cams[i] = self._cam(A, gradient, absent, hidden, own=queries == keys)
+            absent, hidden = (None if mask is None else mask[piece[:1]] for mask in (absent, hidden))
+            weights = self._weights(gradient, absent, hidden, own=queries == keys)
+            cams[i][piece[:1]] += (A * weights).sum(1) / records[i].shape[0]
 
         walk(run, visit, keep=True)
-        return cams
+        return [cam.clamp(min=0) for cam in cams]
 
-    def _cam(
-        self, A: Tensor, gradient: Tensor, absent: Tensor | None, hidden: Tensor | None, own: bool = True
-    ) -> Tensor:
-        """``E_h(w_h A_h)^+``, ``[batch, queries, keys]``.
+    def _weights(self, gradient: Tensor, absent: Tensor | None, hidden: Tensor | None, own: bool = True) -> Tensor:
+        """``w_h``, ``[batch, heads, 1, 1]``, to multiply maps with.
 
         Args:
-            A: ``[batch, heads, queries, keys]``.
-            gradient: its gradient.
+            gradient: of the maps, ``[batch, heads, queries, keys]``.
             absent, hidden: queries and keys that are padding.
             own: whether queries and keys are the same tokens.
         """
@@ -91,7 +92,7 @@ class GradCam(AttentionLevel):
             others = torch.where(others.any(-1, keepdim=True), others, real)  # every row is read: so is every column
             read = (rows[:, None] @ gradient)[:, :, 0]  # [batch, heads, keys]
             weights = (read * others[:, None]).sum(-1) / others.sum(-1)[:, None]
-        return (A * weights[:, :, None, None]).mean(1).clamp(min=0)
+        return weights[:, :, None, None]
 
 
 def _real(like: Tensor, padding: Tensor | None) -> Tensor:

@@ -11,9 +11,9 @@ averaged, at the rows that the target reads.
 The published code of both normalises the positive and the negative inputs of a linear layer separately, so that
 relevance doubles at each such layer (``doubled=True``); the rule itself is the default here.
 
-Cost: one forward, one backward of relevance (about two plain ones); fused attention stays fused, its maps are made again
-as relevance passes. `partial-lrp` has them written out, and sends gradients back as well, to find the rows that the
-target reads.
+Cost: one forward, one backward of relevance (about two plain ones); fused attention stays fused, its maps are made
+again as relevance passes. `partial-lrp` has them written out, and sends gradients back as well, to find the rows that
+the target reads.
 """
 
 from __future__ import annotations

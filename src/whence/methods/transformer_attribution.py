@@ -36,7 +36,7 @@ from torch import Tensor
 from ..call import Rule
 from ..errors import MethodError
 from ..fused import Piece
-from ..maps import walk_twice
+from ..maps import Gathering, Layer, walk_twice
 from ..propagate import Phase
 from ..relations import explained, from_layer, relate
 from ..rollup import explained_rows, require_attention, require_local, roll_up, several_streams, stacked
@@ -134,28 +134,18 @@ class TransformerAttribution(Method):
             These maps, the mass of the heads of each, ``[batch, heads]``, and which rows of the last one are read.
         """
         records = run.trace.attentions
-        maps: dict[int, Tensor] = {}
-        shares: dict[int, Tensor] = {}
-        read: list[Tensor] = []
+        layers: dict[int, Layer] = {}
+        gathering = Gathering(records, layers.__setitem__)
 
-        def witness(i: int, piece: Piece, gradient: Tensor, relevance: Tensor) -> None:
+        def visit(i: int, piece: Piece, gradient: Tensor, relevance: Tensor) -> None:
             weighted = (gradient * relevance if self.gradient else relevance.clone()).clamp_(min=0)
-            if i not in maps:
-                heads, *sizes = records[i].shape
-                maps[i] = weighted.new_zeros(run.trace.batch.size, *sizes)
-                shares[i] = weighted.new_zeros(run.trace.batch.size, heads)
-            maps[i][piece[:1]] += weighted.sum(1) / records[i].shape[0]
-            shares[i][piece] = weighted.sum((-2, -1))
-            if i == len(records) - 1:
-                read[:] = read or [gradient.new_zeros(maps[i].shape[:2])]
-                read[0][piece[:1]] += (gradient != 0).any(-1).any(1)
+            gathering.add(i, piece, weighted, gradient)
 
         first = [*(b.tensor for b in run.boundaries[:1]), *(t for t, _ in entries(run))]
         ends = list({id(t): t for t in first}.values())  # so that the ledger reaches the first block's input
-        walk_twice(run, witness, ends, keep)
-        rows = read[0] if read else records[-1].zeros(records[-1].shape[1])
-        return [
-            *(maps.get(i, record.zeros(*record.shape[1:])) for i, record in enumerate(records)),
-            *(shares.get(i, record.zeros(record.shape[0])) for i, record in enumerate(records)),
-            explained_rows(rows > 0, rows.dtype),
-        ]
+        walk_twice(run, visit, ends, keep)
+        for i, record in enumerate(records):
+            heads, queries, keys = record.shape
+            layers.setdefault(i, Layer(record.zeros(queries, keys), record.zeros(heads), record.zeros(queries)))
+        found = [layers[i] for i in range(len(records))]
+        return [*(x.map for x in found), *(x.mass for x in found), explained_rows(found[-1].read)]

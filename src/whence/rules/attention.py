@@ -48,9 +48,8 @@ def _through(rules: Rules, shown: Shown, op: Local, R: Tensor) -> list[Tensor]:
     """Relevance of queries, keys and values."""
     s = rules.ratio(precise(R), precise(op.output))
     nothing = rules.adds_nothing(op.output) and not shown.numbers
-    apart = op.node.axes[0] == (op.batch,) and not (nothing or shown.numbers)  # what is shared is of whole samples
     query, key, value = (s.new_empty(t.shape) for t in (shown.query, shown.key, shown.value))
-    for piece in shown.pieces(apart):
+    for piece in shown.pieces(whole=nothing or shown.numbers):  # what is shared out is of whole samples
         part, arrived = shown.part(piece), s[piece]
         product = part.query @ part.key.mT
         scores = product * part.scale

@@ -235,7 +235,7 @@ def show_map(call: Call) -> Any:
 
 
 class _Shown(torch.autograd.Function):
-    """``softmax(q k^T) v`` by the model's kernel; its backward shows the map and its gradient, and lets both go."""
+    """``softmax(q k^T) v`` by the model's kernel; its backward shows map and gradient, a few heads at a time."""
 
     @staticmethod
     def forward(ctx: Any, shown: Shown, func: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor, m: Any) -> Tensor:
@@ -244,22 +244,21 @@ class _Shown(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        shown: Shown = ctx.shown
-        A, gradient = shown.map(), shown.gradient(grads[0])
-        if shown.visit is not None:
-            shown.visit(A, gradient)
-        to_value = A.mT.to(grads[0].dtype) @ grads[0]
-        scores = gradient.sub_((A * gradient).sum(-1, keepdim=True)).mul_(A)  # the softmax differentiated
-        scores = scores.to(grads[0].dtype)
-        to_mask = scores.sum_to_size(shown.mask.shape) if shown.mask is not None and ctx.needs_input_grad[5] else None
-        return (
-            None,
-            None,
-            (scores @ shown.key) * shown.scale,
-            (scores.mT @ shown.query) * shown.scale,
-            to_value,
-            to_mask,
-        )
+        (G,), shown = grads, ctx.shown
+        query, key, value = (G.new_empty(t.shape) for t in (shown.query, shown.key, shown.value))
+        to_mask = None
+        for piece in shown.pieces(whole=ctx.needs_input_grad[5]):
+            part, arrived = shown.part(piece), G[piece]
+            A, gradient = part.map(), part.gradient(arrived)
+            if shown.visit is not None:
+                shown.visit(piece, A, gradient)
+            value[piece] = A.mT @ precise(arrived)
+            scores = gradient.sub_((A * gradient).sum(-1, keepdim=True)).mul_(A)  # the softmax differentiated
+            query[piece] = (scores @ part.key) * part.scale
+            key[piece] = (scores.mT @ part.query) * part.scale
+            if ctx.needs_input_grad[5]:
+                to_mask = scores.to(G.dtype).sum_to_size(shown.mask.shape)
+        return None, None, query, key, value, to_mask
 
 
 LayerRule = Callable[..., Tensor]  # (apply, x, weight, R, bias) -> relevance of x, see rules.linear
