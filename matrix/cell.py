@@ -20,8 +20,8 @@ TOOLS = ("pytest>=8", "hypothesis>=6.100", "networkx>=3")
 #: two minutes: rules, published numbers of every golden case, the trace, files, inputs
 TESTS = (
     "test_rules.py", "test_substitutions.py", "test_golden_rules.py", "test_golden_float32.py",
-    "test_golden_attnlrp.py", "test_axes.py", "test_trace.py", "test_store.py", "test_explainer.py",
-    "test_security.py", "test_package.py",
+    "test_golden_attnlrp.py", "test_fused_relevance.py", "test_many_targets.py", "test_axes.py", "test_trace.py",
+    "test_store.py", "test_explainer.py", "test_security.py", "test_package.py",
 )  # fmt: skip
 
 

@@ -14,10 +14,6 @@ rules, published numbers of every golden case, the trace, files, raw inputs. *ol
 `pyproject.toml`, *pinned* what `constraints.txt` pins and all other tests run with, *newest* what pip installed that
 day. A row without numbers was left out, or could not be had on the machine that made this page.
 
-torch 2.6 was tried and failed (562 of 687 tests, with Python 3.11 and transformers 4.56.2): it cannot be asked which
-hooks on saved tensors are active, which Whence needs to know to refuse gradient checkpointing. Whence finds out in
-another way now, which was not tried there. The lower bound is the oldest torch that was seen to pass.
-
 The web page (extra `app`) is not among these tests. It needs transformers 5, as gradio and transformers 4 ask for
 different versions of huggingface-hub.
 

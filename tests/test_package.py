@@ -18,9 +18,9 @@ ORDER = [
     "head", "residuals", "coverage", "operations", "learned", "kinds", "attention", "propagate", "ledger", "trace",
     "target", "detectors", "scalars", "diagnosis", "heads", "boundary", "run", "inside", "together", "maps",
     "locality", "streams", "blocks", "routes", "biases", "rollup", "relations", "rules", "rules.linear",
-    "rules.gradient", "rules.relevance", "methods", "words", "origin", "view", "files", "render", "table", "store",
-    "arithmetic", "result", "sound", "tables", "views", "explanation", "arguments", "switch", "assemble", "explain",
-    "vocabulary", "inputs", "chat", "writing", "generation", "mapping", "answers", "pretrained", "explainer",
+    "rules.gradient", "rules.relevance", "rules.attention", "methods", "words", "origin", "view", "files", "render",
+    "table", "store", "arithmetic", "result", "sound", "tables", "views", "explanation", "arguments", "switch",
+    "assemble", "explain", "vocabulary", "inputs", "chat", "writing", "generation", "mapping", "answers", "pretrained", "explainer",
     "windows", "data", "evaluation", "check", "counterfactual", "localisation", "jobs", "templates", "probe", "demo",
     "app", "cli", "__main__",
 ]  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
@@ -64,13 +65,18 @@ class Written:
 
     Attributes:
         record: the attention.
-        relevance: ``[batch, heads, queries]``; ``None`` until something has passed.
-        known: whether heads can be told apart.
+        relevance: ``[batch, heads, queries]``; ``None`` until something has passed, or if heads cannot be told apart.
     """
 
     record: AttentionRecord
     relevance: Tensor | None = None
-    known: bool = True
+
+    @property
+    def known(self) -> bool:
+        """Whether heads can be told apart."""
+        output = self.record.output
+        assert output is not None
+        return self.record.by_head(torch.empty_like(output, device="meta"), node_of(output).axes) is not None
 
     def watch(self, way: Way) -> RemovableHandle:
         """Write down what passes, until the handle is removed."""
@@ -81,7 +87,6 @@ class Written:
         def hook(value: Tensor) -> None:
             carried = value.detach() * wrote() if way.gradient else value.detach()
             self.relevance = self.record.by_head(carried, node_of(output).axes)
-            self.known = self.relevance is not None
 
         return on_gradient(output, hook)
 

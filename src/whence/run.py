@@ -264,8 +264,10 @@ class Run:
         nodes = nodes_behind([node_of(self.seed.output)]) if self.windowed() else None
         found = []
         for w in [w for w in self.watched if isinstance(w, Written)]:
+            if w.relevance is None and not w.known:
+                return None
             own = nothing.expand(-1, w.record.shape[0]) if w.relevance is None else w.relevance.sum(-1)
-            found.append(None if not w.known else own if nodes is None else by_head(own, w.record, nodes))
+            found.append(own if nodes is None else by_head(own, w.record, nodes))
         known = [heads for heads in found if heads is not None]
         alike = len(known) == len(found) and len({t.shape for t in known}) == 1
         return torch.stack(known, 1) if alike else None

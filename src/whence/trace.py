@@ -207,10 +207,9 @@ class Trace(TorchFunctionMode):
             return lambda x, **_: x * 0
         if op.name in ops.OPENED and hasattr(call.func, "__code__"):
             return ops.opened(call.func)
-        if op.name not in ops.ATTENTION:
-            return None
         takes = getattr(self.rules.get("attention"), "takes", None)  # a rule may be for some operands alone
-        return attend if self.maps or (takes is not None and not takes(call)) else None
+        apart = op.name in ops.ATTENTION and (self.maps or (takes is not None and not takes(call)))
+        return attend if apart else None
 
     def _perform(self, call: Call) -> Any:
         call.kind = kind_of(call)

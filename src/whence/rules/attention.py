@@ -31,7 +31,7 @@ def fused(rules: Rules) -> Rule:
 
         def attention(op: Local, R: Tensor) -> tuple[Tensor, ...]:
             found = _through(rules, shown, op, R)
-            return tuple(_gathered(found[i], given[i].shape).to(given[i].dtype) for i in order)
+            return tuple(_gathered(found[i], x.shape).to(x.dtype) for i, x in zip(order, op.inputs, strict=True))
 
         return rules(attention)(call)
 
