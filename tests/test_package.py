@@ -20,9 +20,9 @@ ORDER = [
     "locality", "streams", "blocks", "routes", "biases", "rollup", "relations", "rules", "rules.linear",
     "rules.gradient", "rules.relevance", "rules.attention", "methods", "words", "origin", "view", "files", "render",
     "table", "store", "arithmetic", "result", "sound", "tables", "views", "explanation", "arguments", "switch",
-    "assemble", "explain", "vocabulary", "inputs", "chat", "writing", "generation", "mapping", "answers", "pretrained", "explainer",
-    "windows", "data", "evaluation", "check", "counterfactual", "localisation", "jobs", "templates", "probe", "demo",
-    "app", "cli", "__main__",
+    "assemble", "explain", "vocabulary", "inputs", "chat", "writing", "generation", "mapping", "answers",
+    "pretrained", "explainer", "windows", "data", "evaluation", "check", "counterfactual", "localisation", "jobs",
+    "templates", "probe", "demo", "app", "cli", "__main__",
 ]  # fmt: skip
 
 
