@@ -31,10 +31,11 @@ def operands(seed, heads=2, kept=2, queries=4, keys=5):
     st.sampled_from(["none", "causal", "bool", "float", "own", "blind"]),
     st.sampled_from([None, 0.3]),
     st.sampled_from([1, 2]),
+    st.booleans(),
 )
-def test_a_shown_attention_has_the_value_and_the_derivative_of_one_written_out(seed, mask, scale, kept):
+def test_a_shown_attention_has_the_value_and_the_derivative_of_one_written_out(seed, mask, scale, kept, gqa):
     q, k, v = operands(seed, kept=kept)
-    options = {"scale": scale, "enable_gqa": kept == 1, "is_causal": mask == "causal"}
+    options = {"scale": scale, "enable_gqa": kept == 1 and gqa, "is_causal": mask == "causal"}
     shape = (2, 2, 4, 5)
     if mask == "bool":
         options["attn_mask"] = torch.rand(shape) > 0.3

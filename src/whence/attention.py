@@ -182,7 +182,8 @@ def operands(call: Call) -> Operands:
 
 def shown_by(call: Call, given: Operands) -> Shown:
     """How the map of a fused attention is made, from its operands."""
-    (query, key, value), mask = (t.detach() for t in given[:3]), given[3]
+    mask, leading = given[3], torch.broadcast_shapes(*(t.shape[:-2] for t in given[:3]))  # one key for all heads
+    query, key, value = (t.detach().expand(*leading, -1, -1) for t in given[:3])
     scale, axes = call.argument(6, "scale"), next((n.axes for n in call.nodes if n is not None), ())
     return Shown(
         query, key, value, None if mask is None else mask.detach(),

@@ -71,7 +71,7 @@ def _through(rules: Rules, shown: Shown, op: Local, R: Tensor) -> list[Tensor]:
 
 
 def _gathered(relevance: Tensor, shape: torch.Size) -> Tensor:
-    """What came back to keys or values that several heads of queries share (``enable_gqa``), added up."""
+    """What came back to keys or values that several heads of queries share, added up."""
     if relevance.shape == shape:
         return relevance
-    return torch.sum(relevance.unflatten(-3, (shape[-3], -1)), -3)
+    return torch.sum(relevance.unflatten(-3, (shape[-3], -1)), -3).sum_to_size(shape)
