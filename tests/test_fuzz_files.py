@@ -11,6 +11,7 @@ import resource
 import shutil
 import time
 import zlib
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,7 @@ import test_check
 import tiny
 import torch
 from PIL import Image
+from typing_extensions import TypeAliasType
 
 import whence
 from fuzz.damage import DEEP, bytes_damaged, json_damaged
@@ -122,6 +124,10 @@ def test_values_are_held_against_annotations():
     assert fits(None, int | None)
     assert fits({"a": 1}, dict[str, int])
     assert not fits([("a", 1)], dict[str, int])
+    T = TypeVar("T")
+    alias = TypeAliasType("alias", dict[str, T], type_params=(T,))  # as NumPy's, from Python 3.12 on
+    assert fits({"a": 1}, alias[int])
+    assert not fits({"a": "1"}, alias[int])
 
 
 # -- pictures --------------------------------------------------------------------------------------------------------

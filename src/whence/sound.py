@@ -135,6 +135,8 @@ def fits(value: object, hint: Any) -> bool:
     origin, inner = get_origin(hint), get_args(hint)
     if hint is Any:
         return True
+    if hasattr(origin, "__value__"):  # an alias made by `type`, as NumPy has them from Python 3.12 on
+        return fits(value, origin.__value__[inner])
     if origin in (Union, UnionType):
         return any(fits(value, one) for one in inner)
     if origin is tuple:
