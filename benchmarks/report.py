@@ -169,8 +169,8 @@ more tokens there are on the shortest input alone.
 TARGETS_TEXT = """**Several targets** of one input (`whence.every`), as multiples of one: the forward is shared.
 """
 LENGTH = """A 6-layer, 384-wide BERT with fused attention, batch 1; each case in a process of its own, growth of its
-largest resident set. Input-level methods keep the kernel fused; methods of maps have those of one layer, or of some of its
-heads, in memory.
+largest resident set. Input-level methods keep the kernel fused; methods of maps have those of one layer, or of some of
+its heads, in memory.
 """
 PEERS = """The same weights, input and target, in one process; times as above, memory as growth in MiB. Where the method
 is the same, the numbers have to agree.
