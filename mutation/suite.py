@@ -19,7 +19,7 @@ from .copy import ROOT, Copy
 EQUATIONS = (
     "test_rules.py", "test_substitutions.py", "test_plain_rules.py", "test_golden_rules.py", "test_golden_lrp.py",
     "test_golden_cvpr.py", "test_golden_iccv.py", "test_golden_icml.py", "test_golden_attnlrp.py",
-    "test_golden_palrp.py", "test_ledger.py", "test_fused_relevance.py",
+    "test_golden_palrp.py", "test_ledger.py", "test_fused_relevance.py", "test_many_targets.py",
 )  # fmt: skip
 #: what the modules around them and the methods are held to, too: properties, unusual models
 AROUND = (
@@ -27,7 +27,7 @@ AROUND = (
     "test_gradients.py", "test_maps.py", "test_streams_between.py", "test_invariances.py", "test_trace.py",
     "test_inside.py", "test_unusual.py", "test_timm_like.py", "test_dave.py", "test_pa_lrp.py", "test_flash_trace.py",
     "test_perturbation.py", "test_magnitudes.py", "test_checkpoints.py", "test_errors.py", "test_options.py",
-    "test_many_targets.py", "test_streams.py",
+    "test_streams.py",
 )  # fmt: skip
 
 #: those that need no model and little time: most mutants do not get past them

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from whence import operations as ops
 from whence.node import node_of
 from whence.rules import gradient as rules
 from whence.rules.linear import epsilon, gamma, z_plus
@@ -299,11 +300,17 @@ def test_an_activation_hands_on_all_it_gets(f):
     same(f, [POINTS], book, ratio(f))
 
 
-def test_an_activation_hands_on_nothing_at_zero_of_either_sign():
+@pytest.mark.parametrize("name", sorted({*ops.GATED, *ops.ACTIVATIONS} - {"rpow"}))  # which is only an operator
+def test_an_activation_is_known_by_the_name_that_torch_calls_it(name):
+    found = next(f for place in (F, torch, torch.Tensor) if (f := getattr(place, name, None)) is not None)
+    assert ops.operation(found).name == name
+
+
+def test_an_activation_hands_on_nothing_at_zero():
     """Where ``f(x) / x`` is infinite, of either sign, or not a number."""
     zeros = torch.tensor([[0.0, -0.0, 1.0]], dtype=torch.float64)
     book = dict.fromkeys(("gated", "activation"), rules.activation_ratio)
-    for f in (torch.sigmoid, F.gelu):
+    for f in (torch.sigmoid, F.logsigmoid, F.gelu):
         same(f, [zeros], book, ratio(f))
 
 

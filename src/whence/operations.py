@@ -38,7 +38,7 @@ _ALIASES = {
     "concat": "cat", "concatenate": "cat", "_softmax": "softmax", "special_softmax": "softmax",
     "linalg_vector_norm": "vector_norm", "linalg_norm": "norm", "special_expit": "sigmoid", "special_erf": "erf",
     "square": "square", "inner": "inner", "adaptive_avg_pool1d": "avg_pool", "adaptive_avg_pool2d": "avg_pool",
-    "avg_pool1d": "avg_pool", "avg_pool2d": "avg_pool",
+    "avg_pool1d": "avg_pool", "avg_pool2d": "avg_pool", "log_sigmoid": "logsigmoid", "_threshold": "threshold",
 }  # fmt: skip
 
 
