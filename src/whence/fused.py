@@ -1,8 +1,8 @@
 """Fused attention: written out, or fused as it is with a map that is made when it is wanted.
 
-A fused kernel never makes its map. A method that needs every step of it has it written out (:func:`attend`); one that
-looks at maps and their gradients makes them from queries and keys, a layer at a time (:class:`Shown`), so that no more
-than one layer's maps are in memory.
+A fused kernel never makes its map. A method that needs every step of it as an operation has it written out
+(:func:`attend`); one that looks at maps, or sends relevance through them, makes them from queries and keys, a layer or
+some of its heads at a time (:class:`Shown`).
 """
 
 from __future__ import annotations

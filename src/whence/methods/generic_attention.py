@@ -23,7 +23,7 @@ Ali et al. 2022 report two different methods as "GAE": their IMDB code is this o
 ``I + A`` by its sum and adds up all rows (``normalise=True, rows="all"``).
 
 Cost: one forward, one backward; a second, shorter backward if there are several streams. Fused attention stays fused,
-and its map is made again in the backward: one layer's maps are in memory at a time.
+and its map is made again in the backward, a few heads at a time.
 """
 
 from __future__ import annotations
