@@ -13,7 +13,18 @@ from hypothesis import strategies as st
 from whence.errors import MethodError
 from whence.methods.transformer_attribution import relevance_rulebook
 from whence.propagate import Phase, where_needed
-from whence.rules.linear import EPS, alpha_beta, epsilon, gamma, pull, safe_divide, stable_divide, z_box, z_plus
+from whence.rules.linear import (
+    EPS,
+    alpha_beta,
+    epsilon,
+    gamma,
+    pull,
+    safe_divide,
+    safe_divide_,
+    stable_divide,
+    z_box,
+    z_plus,
+)
 from whence.rules.relevance import Rules, share
 from whence.trace import Trace
 
@@ -88,6 +99,15 @@ def test_the_shares_of_a_residual_addition_conserve_and_lie_between_nothing_and_
     for part in (one, two):
         assert (part * total.sign() >= -1e-9).all()
         assert (part.abs() <= total.abs() * (1 + 1e-6) + 1e-9).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_division_by_what_is_not_negative_takes_rounding_below_zero_for_zero(dtype):
+    a, b = torch.tensor([1.0, 2.0, 3.0, -4.0], dtype=dtype), torch.tensor([0.0, 0.5, -1e-9, 2.0], dtype=dtype)
+    expected = safe_divide(a, b.clamp(min=0), 2 * EPS)
+    found = safe_divide_(a, b, 2 * EPS)
+    assert torch.equal(found, expected)
+    assert found.data_ptr() == b.data_ptr()
 
 
 def test_safe_divide_is_zero_at_zero_and_not_aware_of_sign():

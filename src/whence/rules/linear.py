@@ -223,9 +223,8 @@ def safe_divide(a: Tensor, b: Tensor, eps: float = EPS) -> Tensor:
 
 
 def safe_divide_(a: Tensor, b: Tensor, eps: float) -> Tensor:
-    """:func:`safe_divide`, in the memory of ``b`` (which is never exactly ``-eps``)."""
-    zero = b == 0
-    return over_(a, b.add_(eps)).masked_fill_(zero, 0.0)
+    """:func:`safe_divide` by a sum of what is not negative, in its memory: what is below 0 there is rounding of 0."""
+    return over_(a, torch.threshold_(b, 0.0, torch.inf).add_(eps))
 
 
 def over_(a: Tensor, b: Tensor) -> Tensor:
