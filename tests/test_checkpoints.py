@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import tiny
 import torch
 from helpers import EXACT, relative
 from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 
 import whence
-from whence.checkpoints import Checkpoints
+from whence.checkpoints import Checkpoints, held
 
 METHODS = ["conservative-lrp", "attn-lrp", "gradient-x-input", "saliency", "generic-attention", "grad-cam", "rollout",
            "res-lrp", "libragrad", "integrated-gradients"]  # fmt: skip
@@ -143,3 +146,13 @@ def test_a_models_own_checkpointing_is_refused_all_the_same():
 
     with pytest.raises(whence.ModelError, match="gradient checkpointing"):
         whence.explain(Own(), torch.randn(2, 5, 16), "gradient-x-input", checkpoints=2)
+
+
+def test_a_value_that_is_held_is_dropped_like_all_that_is_saved():
+    value = torch.ones(5)
+    memory = weakref.ref(value.untyped_storage())
+    with saved_tensors_hooks(lambda tensor: None, lambda _: torch.full((5,), 2.0)):
+        again = held(value)
+    del value
+    assert memory() is None
+    assert again().tolist() == [2.0] * 5

@@ -106,18 +106,18 @@ class _Enough(Exception):  # noqa: N818  # no error: the forward has come as far
 
 
 class _Held(torch.autograd.Function):
-    """A tensor that is saved as autograd saves tensors."""
+    """A tensor that is saved as autograd saves tensors, for the sake of another: of its own, a leaf is kept as it is."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: Any, other: Tensor, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
-        return x.new_empty(())
+        return other.clone()
 
 
 def held(tensor: Tensor) -> Callable[[], Tensor]:
     """A tensor's value, also under checkpoints: kept as autograd keeps what it saves."""
     with torch.enable_grad():
-        node: Any = _Held.apply(tensor.detach().requires_grad_()).grad_fn
+        node: Any = _Held.apply(torch.ones((), requires_grad=True), tensor.detach()).grad_fn
     return lambda: node.saved_tensors[0].detach()
 
 
