@@ -106,7 +106,7 @@ class _Enough(Exception):  # noqa: N818  # no error: the forward has come as far
 
 
 class _Held(torch.autograd.Function):
-    """A tensor that is saved as autograd saves tensors, for the sake of another: of its own, a leaf is kept as it is."""
+    """A tensor saved as autograd saves tensors, for the sake of another one: a leaf of its own would keep it."""
 
     @staticmethod
     def forward(ctx: Any, other: Tensor, x: Tensor) -> Tensor:
