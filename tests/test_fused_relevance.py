@@ -15,6 +15,7 @@ from whence import fused as kernels
 from whence.maps import walk_twice
 from whence.methods.transformer_attribution import relevance_rulebook
 from whence.propagate import Phase
+from whence.rules.gradient import show_map
 from whence.rules.linear import EPS
 from whence.rules.relevance import Rules
 from whence.trace import Trace
@@ -47,6 +48,10 @@ def masks(kind, seed):
         seen = torch.ones(SHAPE[2:], dtype=torch.bool)
         seen[1] = False
         return {"attn_mask": seen}
+    if kind == "heads":
+        seen = random(*SHAPE[1:], seed=seed) > -0.5
+        seen[..., 0] = True
+        return {"attn_mask": seen}
     if kind == "numbers":
         return {"attn_mask": random(SHAPE[1], *SHAPE[2:], seed=seed)}
     if kind == "row":
@@ -71,7 +76,7 @@ def propagated(function, inputs, R, maps, masked=False):
 
 
 @given(
-    kind=st.sampled_from(["none", "causal", "bool", "blind", "numbers", "row"]),
+    kind=st.sampled_from(["none", "causal", "bool", "blind", "heads", "numbers", "row"]),
     scale=st.sampled_from([None, 0.3]),
     kept=st.sampled_from([1, 2, 4]),
     masked=st.booleans(),
@@ -90,18 +95,54 @@ def test_operands_and_map_get_what_they_get_written_out(kind, scale, kept, maske
     assert relative(seen[0][1], known[1]) < EXACT
 
 
+@pytest.mark.parametrize("kind", ["none", "causal", "bool", "blind", "heads"])
 @pytest.mark.parametrize("entries", [1, 40, 100])
-def test_pieces_are_parts_of_the_whole(entries, monkeypatch):
+def test_pieces_are_parts_of_the_whole(entries, kind, monkeypatch):
     inputs = [random(2, 4, n, 3, seed=i) for i, n in enumerate((5, 6, 6))]
-    R, options = random(2, 4, 5, 3, seed=3), masks("bool", 4)
+    R, options = random(2, 4, 5, 3, seed=3), masks(kind, 4)
     whole, ((_, known),) = propagated(lambda *x: fused(*x, **options), inputs, R, maps=False)
     monkeypatch.setattr(kernels, "ENTRIES", entries)
     parts, seen = propagated(lambda *x: fused(*x, **options), inputs, R, maps=False)
     assert len(seen) == {1: 8, 40: 8, 100: 4}[entries]
     for piece, relevance in seen:
-        torch.testing.assert_close(relevance, known[piece], rtol=EXACT, atol=0)
+        torch.testing.assert_close(relevance, known[piece], rtol=EXACT, atol=EXACT)
     for mine, other in zip(parts, whole, strict=True):
         assert relative(mine, other) < EXACT
+
+
+@pytest.mark.parametrize("kind", ["none", "causal", "bool", "blind", "heads", "numbers"])
+def test_gradients_of_pieces_are_those_of_the_whole(kind, monkeypatch):
+    inputs = [random(2, 4, n, 3, seed=i) for i, n in enumerate((5, 6, 6))]
+    G, options = random(2, 4, 5, 3, seed=3), masks(kind, 4)
+
+    def gradients():
+        with Trace({"attention": show_map}, batch=2) as trace:
+            out = fused(*(trace.input(str(i), x) for i, x in enumerate(inputs)), **options)
+        seen = []
+        trace.attentions[0].shown.visit = lambda piece, *found: seen.append((piece, *found))
+        return torch.autograd.grad(out, [s.tensor for s in trace.sources], G), seen
+
+    whole, ((_, A, gradient),) = gradients()
+    monkeypatch.setattr(kernels, "ENTRIES", 40)
+    parts, seen = gradients()
+    assert len(seen) == 8
+    for piece, *found in seen:
+        torch.testing.assert_close(found[0], A[piece], rtol=EXACT, atol=EXACT)
+        torch.testing.assert_close(found[1], gradient[piece], rtol=EXACT, atol=EXACT)
+    for mine, other in zip(parts, whole, strict=True):
+        assert relative(mine, other) < EXACT
+
+
+@pytest.mark.parametrize("method", ["transformer-attribution", "generic-attention", "grad-cam", "lrp"])
+@pytest.mark.parametrize("make", [tiny.bert, tiny.llama])
+def test_explanations_in_pieces_are_those_of_the_whole(make, method, monkeypatch):
+    model, inputs = make().double(), {"input_ids": tiny.ids(3)}
+    whole = whence.explain(model, inputs, method, 1)
+    monkeypatch.setattr(kernels, "ENTRIES", 50)  # a head of a sample is 49
+    pieces = whence.explain(model, inputs, method, 1)
+    assert relative(pieces.scores, whole.scores) < EXACT
+    if whole.heads is not None:
+        assert relative(pieces.heads, whole.heads) < EXACT
 
 
 def test_operands_by_name_in_any_order():

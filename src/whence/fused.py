@@ -117,7 +117,8 @@ class Shown:
     def part(self, piece: Piece) -> Shown:
         """Some samples and heads of it, in float32 or better."""
         mask = self.mask
-        if mask is not None and piece and mask.dim() == 4:
+        if mask is not None and piece:
+            mask = mask[(None,) * (4 - mask.dim())]  # of heads alone, or of none
             mask = mask[tuple(at if n > 1 else slice(None) for at, n in zip(piece, mask.shape, strict=False))]
         query, key, value = (precise(t[piece]) for t in (self.query, self.key, self.value))
         return replace(self, query=query, key=key, value=value, mask=mask)
