@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from helpers import traced
 from torch import nn
 from transformers import (
     CohereConfig,
@@ -27,8 +28,9 @@ from transformers import (
 )
 
 import whence
+from whence.axes import fresh
 from whence.demo import MODELS
-from whence.node import on_gradient
+from whence.node import node_of, on_gradient
 
 METHODS = ("conservative-lrp", "attn-lrp", "gradient-x-input", "res-lrp", "libragrad")
 EXACT = 1e-12
@@ -594,3 +596,13 @@ def test_what_is_inside_is_kept_with_the_rest(tmp_path):
 def test_at_a_constant_no_gradient_arrives():
     """As at an attention that no input reaches: the first one of a decoder's learned queries."""
     on_gradient(torch.ones(2), lambda _: pytest.fail("arrived")).remove()
+
+
+def test_heads_that_cannot_be_told_apart_are_known_to_be_so_before_anything_passes():
+    """Of targets that go back together, only the first sees what passes."""
+    _, run = traced(tiny.bert(), {"input_ids": tiny.ids(2)}, "conservative-lrp", 1)
+    run.watch_heads()
+    assert run.heads().abs().sum() == 0  # nothing has passed
+    node = node_of(run.trace.attentions[-1].output)
+    node.axes = (*node.axes[:2], *(fresh(atom.size) for atom in node.axes[2]), *node.axes[3:])  # other tokens
+    assert run.heads() is None
