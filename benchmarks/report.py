@@ -170,7 +170,7 @@ TARGETS_TEXT = """**Several targets** of one input (`whence.every`), as multiple
 """
 LENGTH = """A 6-layer, 384-wide BERT with fused attention, batch 1; each case in a process of its own, growth of its
 largest resident set. Input-level methods keep the kernel fused; methods of maps have those of one layer, or of some of
-its heads, in memory. Checkpoints lower what is kept, but not yet the resident set.
+its heads, in memory. Checkpoints keep a part of what the backward needs, and give free pages back to the system.
 """
 PEERS = """The same weights, input and target, in one process; times as above, memory as growth in MiB. Where the method
 is the same, the numbers have to agree.

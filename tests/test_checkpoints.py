@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import weakref
+from pathlib import Path
 
 import pytest
 import tiny
@@ -86,6 +89,31 @@ def test_only_a_piece_is_there_at_a_time():
     assert torch.equal(gradient, torch.autograd.grad(model(leaf).sum(), leaf)[0])
     assert 0 < largest <= 0.35 * sum(held.sizes)
     assert len(held.sizes) >= 12  # a tanh saves its output
+
+
+GROWTH = """
+import resource, sys
+import torch, whence
+from transformers import BertConfig, BertForSequenceClassification
+config = BertConfig(hidden_size=384, num_hidden_layers=6, num_attention_heads=6, intermediate_size=1536,
+                    max_position_embeddings=2048, vocab_size=100)
+model = BertForSequenceClassification(config).eval().requires_grad_(False)
+ids = torch.randint(10, 99, (1, 2048))
+model(input_ids=ids[:, :8])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+whence.explain(model, {"input_ids": ids}, target=0, checkpoints=int(sys.argv[1]))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the resident set is measured as Linux counts it")
+def test_the_process_grows_less():
+    grown = [
+        int(subprocess.run([sys.executable, "-W", "ignore", "-c", GROWTH, str(pieces)], check=True, capture_output=True,
+                           cwd=Path(__file__).parent).stdout)
+        for pieces in (1, 4)
+    ]  # fmt: skip
+    assert grown[1] < 0.85 * grown[0]
 
 
 def test_parameters_are_not_dropped():

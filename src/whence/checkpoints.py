@@ -5,10 +5,15 @@ again, under the same rules, up to the end of the piece it is in, and the tensor
 backward leaves it. With ``k`` pieces of equal size memory falls to about ``1 / k`` and ``(k + 1) / 2`` forwards are
 added. (Chen et al. 2016, "Training deep nets with sublinear memory cost", who start again from the piece's beginning;
 a model that is taken as it is can only be started from its own.)
+
+What is freed does not leave the process by itself: small objects that stay lie between the large ones that go, and the
+next large one finds no place there. The system is therefore given back free pages on the way.
 """
 
 from __future__ import annotations
 
+import ctypes
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -19,6 +24,9 @@ from torch.autograd.graph import saved_tensors_hooks
 from .errors import MethodError, ModelError
 
 T = TypeVar("T")
+
+#: bytes that are let go of, or kept for a while, between one return of free pages to the system and the next
+UNRETURNED = 2**25
 
 
 class Checkpoints:
@@ -41,6 +49,7 @@ class Checkpoints:
         self.kept: dict[int, tuple[Tensor, int]] = {}  # of the present piece, with its version
         self.last = 0  # the one that was asked for last
         self.again: Callable[[], Any] = lambda: None
+        self._passed = 0  # bytes since free pages were given back
 
     def first(self, forward: Callable[[], T]) -> T:
         """Run a forward whose backward will run it again."""
@@ -51,8 +60,17 @@ class Checkpoints:
     def _drop(self, tensor: Tensor) -> Tensor | int:
         if _place(tensor) in self.own:
             return tensor
-        self.sizes.append(tensor.numel() * tensor.element_size())
+        self.sizes.append(self._pass(tensor))
         return len(self.sizes) - 1
+
+    def _pass(self, tensor: Tensor) -> int:
+        """The bytes of a tensor; after so many, free pages go back to the system."""
+        size = tensor.numel() * tensor.element_size()
+        self._passed += size
+        if self._passed > UNRETURNED:
+            self._passed = 0
+            give_back()
+        return size
 
     def _take(self, saved: Tensor | int) -> Tensor:
         if isinstance(saved, Tensor):
@@ -84,6 +102,7 @@ class Checkpoints:
             if _place(tensor) in self.own:
                 return tensor
             index, count = count, count + 1
+            self._pass(tensor)
             if index >= first:
                 self.kept[index] = (tensor.detach(), tensor._version)
             if index == last:
@@ -123,3 +142,18 @@ def held(tensor: Tensor) -> Callable[[], Tensor]:
 
 def _place(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
+
+
+@functools.cache
+def _trim() -> Callable[[int], int] | None:
+    try:
+        return ctypes.CDLL(None).malloc_trim  # of the C library, where it is GNU's
+    except (AttributeError, OSError, TypeError):
+        return None
+
+
+def give_back() -> None:
+    """Return pages of memory that nothing uses to the system (GNU's C library keeps them otherwise)."""
+    trim = _trim()
+    if trim is not None:
+        trim(0)

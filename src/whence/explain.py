@@ -75,8 +75,7 @@ def explain(
         target: ``None`` (each sample's predicted class), a class number or label for all samples, one per sample, a
             function ``outputs -> Tensor[batch]``, :func:`whence.contrast`, or several by :func:`whence.every`.
         checkpoints: keep a part of this many of what the backward needs, and make the rest again when it is needed:
-            fewer tensors at a time, the same numbers, ``(checkpoints + 1) / 2`` more forwards. Whether the process
-            grows less depends on its allocator (``docs/performance.md``).
+            less memory, the same numbers, ``(checkpoints + 1) / 2`` more forwards.
         inside: also say what each block did: ``branches`` and ``pairs`` of the explanation.
         options: the method's options; input-level methods take ``at="position"``, ``"token"`` or ``"pixel"``.
 
