@@ -30,11 +30,12 @@ def _measure(kept: Kept, name: str, batch: int, methods: list[str], repeats: int
     model, inputs = build(name, batch)
     to_input, to_weights = plain(model, inputs), plain(model.requires_grad_(True), inputs, weights=True)
     to_weights()
-    step = ratio(to_weights, to_input, 3)
+    seconds = timed(to_input)
+    count = max(1, min(repeats, int(SECONDS / (2 * seconds))))
+    step = ratio(to_weights, to_input, min(3, count))
     model.requires_grad_(False)
     to_input()
     base, seconds = peak_memory(to_input), timed(to_input)
-    count = max(1, min(repeats, int(SECONDS / (2 * seconds))))
     plain_row = {"seconds": seconds, "memory": base, "step": step.value, "threads": torch.get_num_threads()}
     kept.add(f"{name}/{batch}/plain", plain_row)
     for method in methods:

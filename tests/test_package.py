@@ -14,9 +14,9 @@ SOURCE = Path(whence.__file__).parent
 #: from the ground up: a module imports only what stands before it
 ORDER = [
     "errors", "options", "plain", "extras", "raster", "settings", "fingerprint", "progress", "magnitudes", "einsum",
-    "collector", "axes", "padding", "layout", "node", "custom", "fused", "undisturbed", "checkpoints", "call", "rows",
-    "head", "residuals", "coverage", "operations", "learned", "kinds", "attention", "propagate", "ledger", "trace",
-    "target", "detectors", "scalars", "diagnosis", "heads", "boundary", "run", "inside", "together", "maps",
+    "collector", "axes", "padding", "layout", "node", "steps", "custom", "fused", "undisturbed", "checkpoints", "call",
+    "rows", "head", "residuals", "coverage", "operations", "learned", "kinds", "attention", "propagate", "ledger",
+    "trace", "target", "detectors", "scalars", "diagnosis", "heads", "boundary", "run", "inside", "together", "maps",
     "locality", "streams", "blocks", "routes", "biases", "rollup", "relations", "rules", "rules.linear",
     "rules.gradient", "rules.relevance", "rules.attention", "methods", "words", "origin", "view", "files", "render",
     "table", "store", "arithmetic", "result", "sound", "tables", "views", "explanation", "arguments", "switch",

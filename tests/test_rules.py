@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from whence.errors import MethodError
 from whence.methods.transformer_attribution import relevance_rulebook
-from whence.propagate import Phase, where_needed
+from whence.propagate import Phase
+from whence.rows import among, few
 from whence.rules.linear import (
     EPS,
     alpha_beta,
@@ -129,7 +130,7 @@ def test_rows_that_carry_nothing_are_left_out_and_get_nothing(rows, inputs, outp
         asked.append(len(R))
         return z_plus(F.linear, x, w, R)
 
-    found = where_needed(rule, R[:, None], x[:, None])
+    found = among(few(R[:, None]), rule, R[:, None], x[:, None])
     assert found.shape == (rows, 1, inputs)
     assert torch.allclose(found[:, 0], z_plus(F.linear, x, w, R), atol=1e-13, rtol=1e-12)
     assert sum(asked) == (rows if rows < 2 else int(picked < rows))

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .errors import ModelError
 from .node import Node, attach, node_of
 
 CHECKPOINT = "CheckpointFunctionBackward"  # is refused: see the trace
@@ -44,6 +45,22 @@ def _has_derivative(node: Node) -> bool:
         seen |= {parent.seq for parent in new}
         stack += new
     return True
+
+
+def refuse_checkpoints(traced: list[Tensor], hooks: Any) -> None:
+    """Refuse a model's own gradient checkpointing: its recomputation would run without the rules.
+
+    Args:
+        traced: what an operation reads that depends on the input.
+        hooks: those on saved tensors when the trace began.
+    """
+    reentrant = [t for t in traced if t._whence_maker == CHECKPOINT]  # type: ignore[attr-defined]  # by attach
+    if reentrant or (traced and hooks_on_saved_tensors() != hooks):
+        raise ModelError(
+            "The model runs part of itself under gradient checkpointing (or other saved-tensor hooks), which "
+            "recomputes it without the rules of the explanation. Switch checkpointing off (HuggingFace: "
+            "model.gradient_checkpointing_disable()) and explain again."
+        )
 
 
 def hooks_on_saved_tensors() -> Any:

@@ -111,6 +111,19 @@ class Ledger:
 
         return done
 
+    def bias(self, call: Call) -> Callable[[Tensor], None] | None:
+        """Of a linear layer with a bias: what to call with the gradient of its output, to enter what the bias takes."""
+        bias = call.argument(2, "bias")
+        if bias is None:
+            return None
+        name, made = _name(call), list[Node]()
+        call.placed = made.append
+
+        def took(gradient: Tensor) -> None:
+            self.absorb(made[0].seq, "bias", name, _inner(gradient, bias, made[0].axes, self.batch))
+
+        return took
+
     def _across(self, call: Call, constant: Tensor | None, out: Tensor) -> None:
         """Measure a single step of the backward: what arrived, less what left and what a constant took.
 
@@ -165,7 +178,7 @@ class Ledger:
         left = per_sample(precise(incoming), op.node.axes, self.batch)
         for relevance, node in zip(outgoing, op.nodes, strict=True):
             left = left - per_sample(precise(relevance), node.axes, self.batch)
-        self.absorb(op.node.seq, op.kind, op.name, left.detach())
+        self.absorb(op.node.seq, op.kind, op.name, left)
 
     def stabilised(self, node: Node, incoming: Tensor, outgoing: Tensor) -> None:
         """For a relevance-form method: enter what a stabiliser took where a tensor is read several times."""
@@ -364,7 +377,7 @@ def _with_gradient_of_output(made: Tensor, hook: Callable[[Tensor], None]) -> No
 def _inner(gradient: Tensor, factor: Tensor, axes: Axes, batch: Axis) -> Tensor:
     """Per-sample inner product ``[batch]``."""
     gradient = precise(gradient)
-    factor = factor.to(gradient.dtype)
+    factor = factor if factor.dtype == gradient.dtype else factor.to(gradient.dtype)
     if factor.dim() == 1 and factor.shape[0] == gradient.shape[-1] and gradient.dim() > 1:
         return per_sample(gradient @ factor, axes[:-1], batch)
     if factor.shape == gradient.shape and axes and axes[0] == (batch,):

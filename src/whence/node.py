@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Container
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -146,37 +145,9 @@ class Node:
 
 def attach(tensor: Tensor, node: Node) -> Tensor:
     """Let a node, and the name of what made the tensor, travel with a tensor made during the trace."""
-    maker: Any = tensor.grad_fn
-    tensor._whence_maker = type(maker).__name__  # type: ignore[attr-defined]  # as below
+    tensor._whence_maker = type(tensor.grad_fn).__name__  # type: ignore[attr-defined]  # as below
     tensor._whence = node  # type: ignore[attr-defined]  # tensors take attributes; nothing of the user's is marked
-    if maker is not None:
-        maker.metadata["whence"] = node
     return tensor
-
-
-def behind(tensor: Tensor, batch: Axis) -> tuple[Node, ...]:
-    """The nearest tensors of a trace that a tensor was made from, by code that torch functions do not show."""
-    return _behind([step for step, _ in tensor.grad_fn.next_functions] if tensor.grad_fn is not None else [], batch)
-
-
-def inputs_behind(tensor: Tensor, batch: Axis) -> int:
-    """How many inputs of a trace that code had; parts of one tensor (a packed projection, cut) are several."""
-    steps = tensor.grad_fn.next_functions if tensor.grad_fn is not None else ()
-    return sum(bool(_behind([step], batch)) for step, _ in steps)
-
-
-def _behind(stack: list[Any], batch: Axis) -> tuple[Node, ...]:
-    found: dict[int, Node] = {}
-    while stack:
-        step: Any = stack.pop()
-        if step is None:
-            continue
-        node = step.metadata.get("whence", getattr(getattr(step, "variable", None), "_whence", None))
-        if isinstance(node, Node) and node.batch is batch:
-            found[node.seq] = node
-        else:
-            stack += [further for further, _ in step.next_functions]
-    return tuple(found.values())
 
 
 def node_of(tensor: Tensor) -> Node:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from numbers import Integral, Real
@@ -25,7 +26,7 @@ def made(cls: type[T], what: str, options: Mapping[str, Any]) -> T:
     wrong = [option for option in options if option not in known]
     if wrong:
         raise MethodError(f"The {what} has no option '{wrong[0]}'. Its options: {', '.join(sorted(known)) or 'none'}.")
-    for option, kind in _kinds(cls).items():
+    for option, kind in _kinds(cls).items():  # type: ignore[arg-type]  # a type is hashable
         if option in options and not _fits(options[option], kind):
             given = f"{type(options[option]).__name__} ({options[option]!r})"
             raise MethodError(f"Option '{option}' of the {what} takes {_told(kind)}, not {given}.")
@@ -48,6 +49,7 @@ def is_whole(value: object) -> TypeGuard[int]:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
+@functools.cache
 def _kinds(cls: type) -> dict[str, Any]:
     """What each option takes, as far as that can be told."""
     try:

@@ -17,7 +17,7 @@ from .call import Call
 from .errors import ModelError
 from .layout import per_sample, spread
 from .node import Node, node_of
-from .rows import alias, where_needed
+from .rows import Skipping, alias, among
 
 
 class Books(Protocol):
@@ -40,9 +40,11 @@ class Phase:
         keep: whether another backward will follow.
         masked: whether the user gave the model a padding mask.
         ledger: where losses are entered.
+        skipping: what the linear layers leave out.
     """
 
     def __init__(self) -> None:
+        self.skipping = Skipping()
         self.relevance = False
         self.keep = True
         self.masked = False
@@ -61,9 +63,12 @@ class Local:
         output: the output.
         nodes: what the trace knows of each input.
         weight, bias, apply: for a linear operation, its constants and the bilinear map (input, weight) -> output.
+        skipping: what linear layers leave out.
     """
 
-    def __init__(self, call: Call, inputs: list[Tensor], output: Tensor, parts: LinearParts) -> None:
+    def __init__(
+        self, call: Call, inputs: list[Tensor], output: Tensor, parts: LinearParts, skipping: Skipping
+    ) -> None:
         self.inputs = inputs
         self.result = output  # with its own small graph
         self.output = output.detach()
@@ -73,14 +78,18 @@ class Local:
         self.nodes = [node_of(t) for t in call.traced]
         self.node = self.nodes[0]  # of the output, once the trace has made it
         self.weight, self.bias, self.apply = parts
-        self.is_bias = any(t.dim() and t.numel() == t.shape[-1] for t in call.tensors if not t.requires_grad)
+        self.skipping = skipping
+        constants = [t for t in call.tensors if not t.requires_grad] if self.kind == "shift-by-constant" else []
+        self.is_bias = any(t.dim() and t.numel() == t.shape[-1] for t in constants)
         self._versions = [x._version for x in inputs]
 
     def vjp(self, cotangent: Tensor) -> tuple[Tensor, ...]:
         """The vector-Jacobian product of the operation itself."""
         weight = self.weight
         if weight is not None and self.by_rows:
-            return (where_needed(lambda rows: torch.matmul(rows, weight), cotangent),)
+            return (among(self.skipping.alive(cotangent), lambda rows: torch.matmul(rows, weight), cotangent),)
+        if not self.result.requires_grad:  # a plain sum
+            return (cotangent,) * len(self.inputs)
         return torch.autograd.grad(self.result, self.inputs, cotangent, retain_graph=True)
 
     @property
@@ -99,10 +108,9 @@ class Local:
 
     def check(self) -> None:
         """Refuse to go on with inputs that were overwritten after they were used."""
-        now = [
-            old if n.moved else x._version for x, n, old in zip(self.inputs, self.nodes, self._versions, strict=True)
-        ]
-        if now != self._versions:
+        if any(
+            x._version != old and not n.moved for x, n, old in zip(self.inputs, self.nodes, self._versions, strict=True)
+        ):
             raise ModelError(
                 f"The model overwrites an input of '{self.name}' in place after using it, so that its relevance cannot "
                 "be computed. Replace the in-place operation (x += y, x.mul_(y)) by x = x + y, x = x * y."
@@ -136,6 +144,14 @@ def linear_parts(call: Call) -> LinearParts:
     return None, None, None
 
 
+def is_plain_sum(call: Call) -> bool:
+    """Whether it is ``a + b`` of two tensors of one shape and type."""
+    if call.name != "add" or len(call.traced) != 2 or len(call.tensors) != 2 or "alpha" in call.kwargs:
+        return False
+    a, b = call.tensors
+    return a.shape == b.shape and a.dtype == b.dtype
+
+
 RelevanceRule = Callable[[Local, Tensor], tuple[Tensor, ...]]
 
 
@@ -146,11 +162,15 @@ class Propagate(torch.autograd.Function):
     def forward(ctx: Any, call: Call, rule: RelevanceRule, phase: Phase, *inputs: Tensor) -> Tensor:
         """The operation's value; its small graph is kept for the backward."""
         parts = linear_parts(call)
-        direct = parts[2] is torch.nn.functional.linear  # a linear layer needs no graph of its own
-        with torch.set_grad_enabled(not direct):
-            own = [x.detach().requires_grad_() for x in inputs]
-            output: Tensor = call.run(*own)
-        ctx.local, ctx.rule, ctx.phase = Local(call, own, output, parts), rule, phase
+        own = [x.detach() for x in inputs]
+        if parts[2] is torch.nn.functional.linear:  # it needs no graph of its own, nor does a sum
+            output = torch.nn.functional.linear(own[0], *parts[:2])
+        elif is_plain_sum(call):
+            output = torch.add(*own)
+        else:
+            with torch.enable_grad():
+                output = call.run(*(x.requires_grad_() for x in own))
+        ctx.local, ctx.rule, ctx.phase = Local(call, own, output, parts, phase.skipping), rule, phase
         call.placed = ctx.local.place
         return alias(output)
 

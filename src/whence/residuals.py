@@ -123,7 +123,6 @@ class Residuals(list[Residual]):
         last = next((r for r in reversed(self) if r.output.shape == shape), None)
         if not self.light or last is None or not any(r.attentions for r in self):
             return
-        last.branch, last.output = distant(last.branch), distant(last.output)
-        last.normed = None if last.normed is None else distant(last.normed)
+        last.branch, last.output, last.normed = distant(last.branch), distant(last.output), None
         if not last.attentions and not node_of(last.trunk).learned:
             last.trunk = distant(last.trunk)

@@ -38,11 +38,6 @@ def few(tensor: Tensor) -> Tensor | None:
     return alive if 2 * int(alive.sum()) <= len(alive) else None
 
 
-def where_needed(apply: Callable[..., Tensor], first: Tensor, *others: Tensor) -> Tensor:
-    """A function of rows, left out where the rows ``[..., features]`` of the first argument are 0 and give 0."""
-    return among(few(first), apply, first, *others)
-
-
 def among(alive: Tensor | None, apply: Callable[..., Tensor], first: Tensor, *others: Tensor) -> Tensor:
     """A function of rows, applied to those that are alive (``None``: all); 0 elsewhere."""
     if alive is None:
@@ -63,7 +58,7 @@ def alias(tensor: Tensor) -> Tensor:
 
 
 class Skipping:
-    """The linear layers of one trace, whose backwards look for rows to leave out until all tokens carry something.
+    """The linear layers of a backward, which look for rows to leave out until all tokens carry something.
 
     Attributes:
         looking: whether they still do.
@@ -72,27 +67,47 @@ class Skipping:
     def __init__(self) -> None:
         self.looking = True
 
-    def run(self, call: Call) -> Any:
-        """An operation as it is; of a linear layer with constant weights, the backward leaves out rows."""
-        if call.kind != "linear" or call.name != "linear" or len(call.traced) != 1:
-            return call.run()
+    def alive(self, tensor: Tensor) -> Tensor | None:
+        """``[rows]``: which rows of what comes back carry something; ``None``: all are to be treated."""
+        found = few(tensor) if self.looking else None
+        self.looking &= found is not None or tensor.dim() < 3
+        return found
+
+    @staticmethod
+    def takes(call: Call) -> bool:
+        """Whether an operation is a linear layer with constant weights."""
+        if call.name != "linear" or len(call.traced) != 1 or call.argument(0, "input") is not call.traced[0]:
+            return False
+        weight = call.argument(1, "weight")
+        return type(weight) is Tensor and weight.dim() == 2
+
+    def run(self, call: Call, took: Callable[[Tensor], None] | None) -> Tensor:
+        """A linear layer, whose backward leaves out rows.
+
+        Args:
+            call: the layer.
+            took: to be called with the gradient of what it makes, where it has a bias and books are kept.
+        """
         x, weight, bias = call.argument(0, "input"), call.argument(1, "weight"), call.argument(2, "bias")
-        if x is not call.traced[0] or type(weight) is not Tensor or weight.dim() != 2:
-            return call.run()
-        return _Linear.apply(self, x, weight, bias)
+        made: Tensor = _Linear.apply(self, took, x, weight, bias)
+        return made
 
 
 class _Linear(torch.autograd.Function):
     """``y = x W^T + b``, whose backward leaves out rows that carry nothing."""
 
     @staticmethod
-    def forward(ctx: Any, skipping: Skipping, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.skipping, ctx.weight = skipping, weight
+    def forward(
+        ctx: Any, skipping: Skipping, took: Callable[[Tensor], None] | None, x: Tensor, weight: Tensor, bias: Any
+    ) -> Tensor:
+        ctx.skipping, ctx.took, ctx.weight = skipping, took, weight
         return alias(torch.nn.functional.linear(x, weight, bias))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        weight = ctx.weight.to(grads[0].dtype)  # another, where the layer ran under autocast
-        alive = few(grads[0]) if ctx.skipping.looking else None
-        ctx.skipping.looking &= alive is not None or grads[0].dim() < 3
-        return None, among(alive, lambda rows: torch.matmul(rows, weight), grads[0]), None, None
+        (gradient,) = grads
+        if ctx.took is not None:
+            ctx.took(gradient)
+        weight = ctx.weight.to(gradient.dtype)  # another, where the layer ran under autocast
+        rows = ctx.skipping.alive(gradient)
+        return None, None, among(rows, lambda alive: torch.matmul(alive, weight), gradient), None, None

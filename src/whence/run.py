@@ -225,7 +225,9 @@ class Run:
         start, own = self.seed.start
         sent = (own if self.instead is None else self.instead).to(start.dtype)
         hooks = [b.watch(self.way()) for b in self.passages()]
-        self.trace.skipping.looking = True
+        for layers in (self.trace, self.rulebook.phase):
+            if layers is not None:
+                layers.skipping.looking = True
         ends: Any = [edge_of(t) for t in tensors]
         try:
             with uncollected():

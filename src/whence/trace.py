@@ -23,15 +23,15 @@ from .attention import AttentionRecord, in_pieces
 from .axes import Axes, Axis, Known, follow, fresh, guess
 from .call import Call, Hold, Rule, as_it_is, map_tensors, tensors_in
 from .coverage import EXACT, Coverage
-from .custom import CHECKPOINT, hooks_on_saved_tensors, keep, opened
-from .errors import ModelError
+from .custom import hooks_on_saved_tensors, keep, opened, refuse_checkpoints
 from .fused import attend
 from .head import Head
 from .kinds import inherit, kind_of
 from .learned import asked, origins, remember
-from .node import Node, Source, attach, behind, distant, edge_of, inputs_behind, node_of, past
+from .node import Node, Source, attach, distant, edge_of, node_of, past
 from .residuals import Residuals
 from .rows import Skipping
+from .steps import Steps
 
 if TYPE_CHECKING:
     from .ledger import Ledger
@@ -70,6 +70,7 @@ class Trace(TorchFunctionMode):
         super().__init__()
         self.rules = rules
         self.batch = Axis(batch)
+        self.steps = Steps(self.batch)
         self.maps = maps
         self.fan_out = fan_out
         self.names = names or {}
@@ -90,6 +91,7 @@ class Trace(TorchFunctionMode):
         self._early: list[Tensor] | None = []  # tensors made before the first attention
         self._seq = 0
         self.skipping = Skipping()
+        self._hidden = False  # whether something was made while gradients were switched off
         self._constants: dict[int, Tensor] = {}
         self._inputs: dict[int, str] = {}
 
@@ -117,7 +119,7 @@ class Trace(TorchFunctionMode):
             if self._has(node.seq, copy):
                 with torch._C.DisableTorchFunction():
                     copy = self.replaced.pop(node.seq).detach().clone().requires_grad_().clone()
-            return attach(copy, node)
+            return self.steps.attach(copy, node)
 
     def _embed(self, call: Call) -> Tensor:
         """Rows looked up for the user's integers are where relevance can be read."""
@@ -143,9 +145,9 @@ class Trace(TorchFunctionMode):
             op = op._replace(inplace=True)
         tensors = tensors_in(*args, *kwargs.values())
         if [t for t in tensors if type(t) is not Tensor and isinstance(t, torch.nn.Parameter)]:
-            args, kwargs = map_tensors(args, self._constant), map_tensors(kwargs, self._constant)
-            tensors = tensors_in(*args, *kwargs.values())
-        if self.rules and [t for t in tensors if hasattr(t, "_whence_seen")]:
+            args, kwargs = map_tensors((args, kwargs), self._constant)
+            tensors = [self._constant(t) for t in tensors]
+        if self.rules and self._hidden and [t for t in tensors if hasattr(t, "_whence_seen")]:
             args, kwargs = map_tensors((args, kwargs), opened)
             tensors = tensors_in(*args, *kwargs.values())
         traced = [t for t in tensors if t.requires_grad]
@@ -159,7 +161,7 @@ class Trace(TorchFunctionMode):
         call = Call(op.name, "", func, args, kwargs, self.batch, tensors, nodes, traced, op.inplace)
         if op.name == "embedding":
             return self._embed(call)
-        self._check(call)
+        refuse_checkpoints(traced, self._hooks)
         composite = self._composite(call, op)
         if composite is not None:
             with torch.enable_grad(), self:
@@ -167,6 +169,7 @@ class Trace(TorchFunctionMode):
                 return args[0].copy_(result) if op.inplace else result
         if torch.is_grad_enabled():
             return self._perform(call)
+        self._hidden = True
         with torch.enable_grad():  # the model has switched gradients off (a frozen backbone)
             return self._perform(call) if op.inplace else keep(self._perform(call))
 
@@ -179,11 +182,11 @@ class Trace(TorchFunctionMode):
         if known is not None and tensor._whence_maker == maker:  # type: ignore[attr-defined]  # set with the node
             return known
         # made by code that torch functions do not show: a custom autograd function
-        parents = behind(tensor, self.batch) or (() if known is None else (known,))
-        self.coverage.foreign(maker, max(len(parents), inputs_behind(tensor, self.batch)))
+        parents = self.steps.behind(tensor) or (() if known is None else (known,))
+        self.coverage.foreign(maker, max(len(parents), self.steps.inputs(tensor)))
         sources = [(p.axes, [math.prod(atom.size for atom in dim) for dim in p.axes]) for p in parents]
         axes = guess(tensor.shape, sources, self.batch) if known is None else known.axes
-        return node_of(attach(tensor, self._node("foreign", parents, axes)))
+        return node_of(self.steps.attach(tensor, self._node("foreign", parents, axes)))
 
     def _constant(self, tensor: Tensor) -> Tensor:
         """A parameter, detached, under its name."""
@@ -225,8 +228,10 @@ class Trace(TorchFunctionMode):
             call.nodes[0].moved = True
         before = self._keep(call) if call.inplace and call.args[0].requires_grad else None
         target, apart = next(iter(call.args), None), call.inplace and self._apart(call, rule)
-        watched = self.ledger.watch(call, rule) if self.ledger is not None and call.traced else None
-        result = made = self.skipping.run(call) if rule is None else rule(call)
+        layer = rule is None and self.skipping.takes(call)  # it keeps its books by itself
+        watched = self.ledger.watch(call, rule) if self.ledger is not None and call.traced and not layer else None
+        took = self.ledger.bias(call) if layer and self.ledger is not None else None
+        result = made = rule(call) if rule else self.skipping.run(call, took) if layer else call.run()
         if apart and isinstance(target, Tensor):
             result, call.args = target.copy_(made), (target, *call.args[1:])
         if rule is not None and call.name == "getitem" and ops.is_stretch(call.args[1]):
@@ -323,7 +328,7 @@ class Trace(TorchFunctionMode):
             node.kept = call.kept
             if call.placed is not None:
                 call.placed(node)
-            attach(tensor, node)
+            self.steps.attach(tensor, node)
             if call.inplace and tensor.requires_grad and tensor._is_view():
                 self._written_into(tensor)
         if call.traced and any(t.requires_grad for t in outputs):
@@ -340,9 +345,10 @@ class Trace(TorchFunctionMode):
         assert base is not None
         old = getattr(base, "_whence", None)
         if isinstance(old, Node) and old.batch is self.batch and old.kind != "discrete":
-            attach(base, self._node("structural", (node, old), old.axes))
+            self.steps.attach(base, self._node("structural", (node, old), old.axes))
         else:  # it was empty
-            attach(base, self._node("structural", (node,), guess(base.shape, [(node.axes, view.shape)], self.batch)))
+            axes = guess(base.shape, [(node.axes, view.shape)], self.batch)
+            self.steps.attach(base, self._node("structural", (node,), axes))
 
     def _uses(self, call: Call) -> None:
         """Count who reads a tensor; the second reader makes it a fan-out."""
@@ -388,13 +394,3 @@ class Trace(TorchFunctionMode):
     def _inside(self, nodes: list[Node]) -> list[int]:
         """The attentions among some nodes, by index."""
         return sorted(self._mixers[n.seq] for n in nodes if n.seq in self._mixers)
-
-    def _check(self, call: Call) -> None:
-        """Refuse a model's own gradient checkpointing: its recomputation would run without the rules."""
-        reentrant = [t for t in call.traced if t._whence_maker == CHECKPOINT]  # type: ignore[attr-defined]  # by attach
-        if reentrant or (call.traced and hooks_on_saved_tensors() != self._hooks):
-            raise ModelError(
-                "The model runs part of itself under gradient checkpointing (or other saved-tensor hooks), which "
-                "recomputes it without the rules of the explanation. Switch checkpointing off (HuggingFace: "
-                "model.gradient_checkpointing_disable()) and explain again."
-            )

@@ -59,7 +59,7 @@ def halve_heads(call: Call) -> Any:
 
     So does the published vision code of PA-LRP (Bakish et al. 2025).
     """
-    return _Scaled.apply(detach_heads(call), 0.5)
+    return _Scaled.apply((0.5,), detach_heads(call))[0]
 
 
 class _ConstantDeviation(torch.autograd.Function):
@@ -190,16 +190,16 @@ def detach_gate(call: Call) -> Any:
 
 
 class _Scaled(torch.autograd.Function):
-    """The identity, with the gradient times a constant."""
+    """Tensors as they are, the gradient of each times a constant."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
-        ctx.factor = factor
-        return alias(x)
+    def forward(ctx: Any, factors: tuple[float, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.factors = factors
+        return tuple([alias(x) for x in tensors])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        return grads[0] * ctx.factor, None
+        return None, *[gradient * factor for gradient, factor in zip(grads, ctx.factors, strict=True)]
 
 
 @conserves
@@ -210,7 +210,7 @@ def share_product(call: Call) -> Any:
     gradient at the values and a quarter at queries and keys.
     """
     factors = sum(t.requires_grad for t in call.tensors)
-    return call.run() if factors < 2 else _Scaled.apply(call.run(), 1 / factors)
+    return call.run() if factors < 2 else _Scaled.apply((1 / factors,), call.run())[0]
 
 
 def share_attention(call: Call) -> Any:
@@ -220,11 +220,10 @@ def share_attention(call: Call) -> Any:
     live = [isinstance(t, Tensor) and t.requires_grad for t in operands]
     read = 1 / max(1, live[2] + any((live[0], live[1], live[3])))
     found = read / max(1, live[0] + live[1])
-    scaled = [
-        _Scaled.apply(t, factor) if alive else t
-        for t, alive, factor in zip(operands, live, (found, found, read, read), strict=True)
-    ]
-    return call.func(*scaled, *call.args[4:], **{k: v for k, v in call.kwargs.items() if k not in names})
+    factors = [factor for factor, alive in zip((found, found, read, read), live, strict=True) if alive]
+    scaled = iter(_Scaled.apply(tuple(factors), *(t for t, alive in zip(operands, live, strict=True) if alive)))
+    given = [next(scaled) if alive else t for t, alive in zip(operands, live, strict=True)]
+    return call.func(*given, *call.args[4:], **{k: v for k, v in call.kwargs.items() if k not in names})
 
 
 def show_map(call: Call) -> Any:

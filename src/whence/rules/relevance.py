@@ -17,7 +17,7 @@ from torch import Tensor
 from ..call import Call, Rule
 from ..node import Node, node_of
 from ..propagate import Bypass, Local, Phase, Propagate, RelevanceRule
-from ..rows import where_needed
+from ..rows import among
 from ..run import Rulebook
 from .linear import EPS, Layer, absolute, epsilon, over_, safe_divide, z_plus
 
@@ -39,8 +39,9 @@ def share(contributions: list[Tensor], R: Tensor, sums: Callable[[Tensor], Tenso
 
 def shares(totals: list[Tensor], total: Tensor, eps: float = EPS) -> list[Tensor]:
     """What :func:`share` multiplies each summand with, from their sums and that of the relevance."""
-    size = sum((t.abs() for t in totals), start=torch.zeros_like(totals[0]))
-    return [safe_divide(safe_divide(t.abs(), size, eps) * total, t, eps) for t in totals]
+    each = torch.stack(totals)
+    sizes = each.abs()
+    return list(safe_divide(safe_divide(sizes, sizes.sum(0).expand_as(sizes), eps) * total, each, eps).unbind())
 
 
 @dataclass
@@ -276,4 +277,4 @@ def _layer(op: Local, R: Tensor, rule: Callable[[Layer, Tensor], Tensor]) -> Ten
     def run(R: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return rule(Layer(apply, x, weight, op.bias, y, lambda s: torch.matmul(s, weight)), R)
 
-    return where_needed(run, R, x, op.output)
+    return among(op.skipping.alive(R), run, R, x, op.output)
