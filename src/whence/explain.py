@@ -19,6 +19,7 @@ from .call import as_it_is
 from .checkpoints import Checkpoints, held
 from .collector import uncollected
 from .diagnosis import first_bad_value
+from .elsewhere import Elsewhere, Placing
 from .errors import AGAIN, InputError, MethodError, ModelError, NumericalError, SamplesMixedError, WhenceWarning
 from .explanation import Explanation, Explanations
 from .head import Head
@@ -218,10 +219,7 @@ def _forward(
         watched = rulebook.books and rulebook.phase is None and not rulebook.maps
         trace.hold = held if saved else as_it_is
         trace.ledger = Ledger(trace.batch, trace.hold) if watched else None
-        with uncollected(), trace:
-            placed = [trace.input(str(i), a) if isinstance(a, Tensor) else a for i, a in enumerate(args)]
-            named = {k: trace.input(k, v) if isinstance(v, Tensor) else v for k, v in kwargs.items()}
-            return trace, model._call_impl(*placed, **named)  # as model(...), but not compiled
+        return trace, _through(trace, model, args, kwargs)
 
     trace, outputs = traced() if saved is None else saved.first(traced)
     if trace.asking - learned:  # some tokens are the model's own: follow these, too
@@ -247,13 +245,39 @@ def _forward(
                 raise ModelError(AGAIN)
             return other
 
-        run.repeat = repeat
+        def elsewhere(values: Mapping[int, Tensor]) -> Elsewhere:
+            if len(values) > 1 or rulebook.rules or rulebook.maps or rulebook.inside:  # a whole trace has to tell
+                there = repeat(values)
+                return Elsewhere(there.seed, [there.trace.placed[seq] for seq in values])
+
+            def placing() -> tuple[Trace, Any]:
+                trace = Placing({}, batch, names=names, replaced=values, learned=learned)
+                return trace, _through(trace, model, args, kwargs)
+
+            placed, outputs = placing() if saved is None else Checkpoints(checkpoints, model).first(placing)
+            if placed.replaced:
+                raise ModelError(AGAIN)
+            with placed:
+                begun = seed(outputs, _fixed(start, target), batch, labels_of(model), None)
+            begun.last = _last_linear(placed, begun)
+            _check(begun, lambda: first_bad_value(model, args, kwargs))
+            return Elsewhere(begun, [placed.placed[seq] for seq in values])
+
+        run.repeat, run.elsewhere = repeat, elsewhere
         return run
 
     runs = [run_to(start, target) for start, target in zip(starts, targets, strict=True)]
     for i, run in enumerate(runs):
         run.followers = runs[i + 1 :]
     return runs
+
+
+def _through(trace: Trace, model: nn.Module, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """What a model returns whose operations a trace sees."""
+    with uncollected(), trace:
+        placed = [trace.input(str(i), a) if isinstance(a, Tensor) else a for i, a in enumerate(args)]
+        named = {k: trace.input(k, v) if isinstance(v, Tensor) else v for k, v in kwargs.items()}
+        return model._call_impl(*placed, **named)  # as model(...), but not compiled
 
 
 def _checkpoints(pieces: int, model: nn.Module, method: Method, rulebook: Rulebook) -> Checkpoints:
@@ -290,7 +314,7 @@ def _last_linear(trace: Trace, start: Seed) -> LastLinear | None:
     if trace.last_linear is None or start.place is None or start.output.dim() != 3:
         return None
     made, of = trace.last_linear
-    return LastLinear(*of) if node_of(start.output) is made else None
+    return LastLinear(*of) if getattr(start.output, "_whence", None) is made else None
 
 
 def _last(trace: Trace, mask: Tensor | None, batch: int, logits: Tensor | None) -> Tensor | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -13,15 +13,16 @@ from torch import Tensor, nn
 from .axes import Axes, Dim, size_of
 from .boundary import Boundary, Brought, Passage, Way, Written
 from .call import Rule
-from .collector import uncollected
+from .elsewhere import Elsewhere
 from .errors import InputError, ModelError
 from .heads import by_head, nodes_behind
 from .layout import per_token, precise
 from .ledger import Ledger
-from .node import Node, Source, edge_of, node_of
+from .node import Node, Source, node_of
 from .padding import over
 from .propagate import Phase
 from .residuals import Residual
+from .steps import sent_back
 from .target import Seed
 from .trace import Trace
 
@@ -64,6 +65,7 @@ class Run:
         watched: what else is written down in a backward.
         repeat: the same forward again, explaining the same, with other values in place of some tensors (by the ``seq``
             of their nodes).
+        elsewhere: the same, where nothing but the target and its gradients at these values is asked.
         places: a grid, and ``[batch, patches]``: where each patch went, if the model puts them in its own order.
         followers: the runs to the targets after this one, of the same forward, in their order.
         brought: what a backward together with theirs brought.
@@ -88,6 +90,7 @@ class Run:
             )
         self.watched: list[Passage] = []
         self.repeat: Callable[[Mapping[int, Tensor]], Run] = _cannot_repeat
+        self.elsewhere: Callable[[Mapping[int, Tensor]], Elsewhere] = _cannot_repeat
         self.places: tuple[tuple[int, int], Tensor] | None = None
         self.followers: list[Run] = []
         self.brought: Brought | None = None
@@ -228,17 +231,8 @@ class Run:
         for layers in (self.trace, self.rulebook.phase):
             if layers is not None:
                 layers.skipping.looking = True
-        ends: Any = [edge_of(t) for t in tensors]
         try:
-            with uncollected():
-                return list(torch.autograd.grad(start, ends, sent, retain_graph=keep, allow_unused=True))
-        except RuntimeError as error:
-            if "inplace operation" not in str(error):
-                raise
-            raise ModelError(
-                "The model overwrites a tensor in place that its own backward needs (it could not be trained either). "
-                f"Replace the in-place operation by one that makes a new tensor. Torch says: {error}"
-            ) from error
+            return sent_back(start, sent, tensors, keep)
         finally:
             for hook in hooks:
                 hook.remove()
@@ -388,5 +382,5 @@ class Run:
         return None if mask is None or mask.shape != scores.shape else mask
 
 
-def _cannot_repeat(replaced: Mapping[int, Tensor]) -> Run:
+def _cannot_repeat(replaced: Mapping[int, Tensor]) -> NoReturn:
     raise ModelError("This run was not made by whence.explain, so it cannot be repeated.")

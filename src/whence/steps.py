@@ -1,17 +1,21 @@
-"""The steps of autograd's graph that belong to tensors of a trace, most of which are gone when they are asked for.
+"""The steps of autograd's graph: what is sent back along them, and which tensors of a trace they belong to.
 
-A step is known by its number: anything kept at the step itself is a small object of C's that lies between large
-tensors, and a hundred of them broke up the memory that those leave.
+Most of these tensors are gone when they are asked for. A step is known by its number: anything kept at the step itself
+is a small object of C's that lies between large tensors, and a hundred of them broke up the memory that those leave.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .axes import Axis
-from .node import Node, attach
+from .collector import uncollected
+from .errors import ModelError
+from .node import Node, attach, edge_of
 
 
 class Steps:
@@ -56,3 +60,25 @@ class Steps:
 
 def _before(tensor: Tensor) -> tuple[tuple[Any, int], ...]:
     return () if tensor.grad_fn is None else tensor.grad_fn.next_functions
+
+
+def sent_back(start: Tensor, sent: Tensor, tensors: Sequence[Tensor], keep: bool = False) -> list[Tensor | None]:
+    """What arrives at each tensor when something is sent back from another; ``None`` where nothing does.
+
+    Args:
+        start: from where.
+        sent: what is sent, shaped like it.
+        tensors: where it is read.
+        keep: whether something else will be sent along the same graph.
+    """
+    ends: Any = [edge_of(t) for t in tensors]
+    try:
+        with uncollected():
+            return list(torch.autograd.grad(start, ends, sent, retain_graph=keep, allow_unused=True))
+    except RuntimeError as error:
+        if "inplace operation" not in str(error):
+            raise
+        raise ModelError(
+            "The model overwrites a tensor in place that its own backward needs (it could not be trained either). "
+            f"Replace the in-place operation by one that makes a new tensor. Torch says: {error}"
+        ) from error

@@ -75,6 +75,7 @@ class Trace(TorchFunctionMode):
         self.fan_out = fan_out
         self.names = names or {}
         self.replaced = dict(replaced or {})  # each leaves when it is put in its place
+        self.placed: dict[int, Tensor] = {}  # those that were
         self.learned = learned
         self.head = head
         self.asking: set[int] = set()  # parameters that some attention's queries are made of, and of nothing else
@@ -112,13 +113,13 @@ class Trace(TorchFunctionMode):
     def _source(self, name: str, leaf: Tensor, node: Node, embedded: bool) -> Tensor:
         """A leaf at which relevance can be read, and the copy of it that the model may overwrite."""
         if self._has(node.seq, leaf):
-            leaf = self.replaced.pop(node.seq).detach().clone()
+            leaf = self._leaf(node.seq)
         self.sources.append(Source(name, attach(leaf.requires_grad_(), node), embedded))
         with torch.enable_grad():
             copy, node = leaf.clone(), self._node("structural", (node,), node.axes)
             if self._has(node.seq, copy):
                 with torch._C.DisableTorchFunction():
-                    copy = self.replaced.pop(node.seq).detach().clone().requires_grad_().clone()
+                    copy = self._leaf(node.seq).clone()
             return self.steps.attach(copy, node)
 
     def _embed(self, call: Call) -> Tensor:
@@ -238,7 +239,8 @@ class Trace(TorchFunctionMode):
             setattr(result, "_whence_part_of", call.args[:2])  # noqa: B010  # a rule's result is no view of what it was taken from
         if self.replaced and isinstance(result, Tensor) and self._has(self._seq + 1, result):
             handed_on = not call.inplace and any(result is t for t in call.tensors)  # nothing new is made
-            result = result if handed_on else self._substitute(call, self.replaced.pop(self._seq + 1))
+            leaf = result if handed_on else self._leaf(self._seq + 1)
+            result = result if handed_on else call.args[0].copy_(leaf) if call.inplace else leaf.clone()
         if before is not None:
             call.tensors = [before, *call.tensors[1:]]
         outputs = self._note(call, rule, result)
@@ -274,10 +276,10 @@ class Trace(TorchFunctionMode):
         """Whether there is a value to put in a tensor's place."""
         return seq in self.replaced and self.replaced[seq].shape == tensor.shape
 
-    def _substitute(self, call: Call, value: Tensor) -> Tensor:
-        """Another value in place of an operation's: a leaf, from which the model goes on."""
-        leaf = value.detach().clone().requires_grad_()
-        return call.args[0].copy_(leaf) if call.inplace else leaf.clone()
+    def _leaf(self, seq: int) -> Tensor:
+        """The value that takes a tensor's place, from which the model goes on."""
+        leaf = self.placed[seq] = self.replaced.pop(seq).detach().clone().requires_grad_()
+        return leaf
 
     def _apart(self, call: Call, rule: Rule | None) -> bool:
         """Turn an in-place operation into one that makes a new tensor, where a rule or the ledger needs the old value.

@@ -41,8 +41,8 @@ class Averaged(InputLevel):
 
     def gradients(self, run: Run, places: list[Tensor], values: list[Tensor]) -> list[Tensor]:
         """The target's gradients with respect to some tensors, at other values of them."""
-        there = run.repeat({node_of(t).seq: value for t, value in zip(places, values, strict=True)})
-        return [precise(g) for g in there.backward(self.places(there))]
+        there = run.elsewhere({node_of(t).seq: value for t, value in zip(places, values, strict=True)})
+        return [precise(g) for g in there.gradients()]
 
 
 @method("integrated-gradients")

@@ -1,0 +1,108 @@
+"""A forward with other values: the target and its gradients are those of a forward that is traced to its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import tiny
+import torch
+from helpers import EXACT, relative
+from torch import nn
+
+import whence
+from whence.explain import forwarded
+from whence.methods.integrated_gradients import IntegratedGradients
+from whence.node import node_of
+from whence.trace import Trace
+
+
+class Frozen(nn.Module):
+    """A model that switches gradients off in the midst, and overwrites what it has made."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.backbone, self.head = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        x = x + torch.tanh(self.first(x))
+        with torch.no_grad():
+            x = torch.sin(self.backbone(x))
+        x = x * 1.5
+        x += 0.25
+        return self.head(x.mean(1))
+
+
+MODELS = {
+    "bert": (tiny.bert, lambda: {"input_ids": tiny.ids(2)}),
+    "gpt2": (tiny.gpt2, lambda: {"input_ids": tiny.ids(2)}),
+    "llama": (tiny.llama, lambda: {"input_ids": tiny.ids(2)}),
+    "vit": (tiny.vit, lambda: {"pixel_values": tiny.pixels(2).double()}),
+    "sequence first": (lambda: tiny.Encoder(batch_first=False).eval(), lambda: {"input_ids": tiny.ids(2)}),
+    "frozen": (lambda: Frozen().eval(), lambda: {"x": torch.randn(2, 5, 8, dtype=torch.float64)}),
+}
+
+
+def runs(name, checkpoints=1, at="position"):
+    torch.manual_seed(0)
+    make, inputs = MODELS[name]
+    method = IntegratedGradients(at=at)
+    return forwarded(make().double(), [], inputs(), 2, method, [1], checkpoints), method
+
+
+@pytest.mark.parametrize("checkpoints", [1, 3])
+@pytest.mark.parametrize("name", MODELS)
+def test_it_is_what_a_whole_trace_says(name, checkpoints):
+    begun, method = runs(name, checkpoints)
+    with begun as (run,):
+        (place,) = method.places(run)
+        values = {node_of(place).seq: torch.randn_like(place)}
+        there, whole = run.elsewhere(values), run.repeat(values)
+        assert relative(there.seed.value, whole.seed.value) < EXACT
+        assert not torch.equal(there.seed.value, run.seed.value)
+        expected = whole.backward(method.places(whole))[0]
+        assert relative(there.gradients()[0], expected) < EXACT
+        assert expected.abs().sum() > 0
+
+
+@dataclass
+class Counted:
+    calls: int = 0
+
+
+def test_nothing_is_followed_once_the_values_are_in_their_places(monkeypatch):
+    begun, method = runs("bert")
+    seen, perform = Counted(), Trace._perform
+
+    def counting(self, call):
+        seen.calls += 1
+        return perform(self, call)
+
+    monkeypatch.setattr(Trace, "_perform", counting)
+    with begun as (run,):
+        (place,) = method.places(run)
+        traced, seen.calls = seen.calls, 0
+        run.elsewhere({node_of(place).seq: place.detach()})
+        assert 0 < seen.calls < traced / 4  # the embeddings: what comes before the first block
+
+
+def test_a_language_model_is_not_asked_for_all_its_logits():
+    begun, method = runs("llama")
+    with begun as (run,):
+        (place,) = method.places(run)
+        there = run.elsewhere({node_of(place).seq: place.detach()})
+        assert there.seed.last is not None
+        assert relative(there.gradients()[0], run.backward([place])[0]) < EXACT
+
+
+def test_parameters_that_need_gradients_are_left_alone():
+    model, ids = tiny.bert(), tiny.ids(1)
+    model.requires_grad_(True)
+    whence.explain(model, {"input_ids": ids}, "integrated-gradients", 0, steps=2)
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_value_that_finds_no_place_is_said():
+    begun, _ = runs("bert")
+    with begun as (run,), pytest.raises(whence.ModelError, match="again"):
+        run.elsewhere({10**6: torch.zeros(1)})
