@@ -17,6 +17,30 @@ from whence.node import node_of
 from whence.trace import Trace
 
 
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * gradient
+
+
+class Custom(nn.Module):
+    """A model with a function of its own behind a linear layer, that keeps what it saw last."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Linear(8, 8), nn.Linear(8, 3)
+        self.register_buffer("seen", torch.zeros(8, dtype=torch.float64))
+
+    def forward(self, x):
+        x = x + torch.tanh(Twice.apply(self.first(x)))
+        self.seen.copy_(x[0, 0])
+        return self.head(x.mean(1))
+
+
 class Frozen(nn.Module):
     """A model that switches gradients off in the midst, and overwrites what it has made."""
 
@@ -39,6 +63,7 @@ MODELS = {
     "llama": (tiny.llama, lambda: {"input_ids": tiny.ids(2)}),
     "vit": (tiny.vit, lambda: {"pixel_values": tiny.pixels(2).double()}),
     "sequence first": (lambda: tiny.Encoder(batch_first=False).eval(), lambda: {"input_ids": tiny.ids(2)}),
+    "custom": (lambda: Custom().eval(), lambda: {"x": torch.randn(2, 5, 8, dtype=torch.float64)}),
     "frozen": (lambda: Frozen().eval(), lambda: {"x": torch.randn(2, 5, 8, dtype=torch.float64)}),
 }
 
@@ -93,6 +118,14 @@ def test_a_language_model_is_not_asked_for_all_its_logits():
         there = run.elsewhere({node_of(place).seq: place.detach()})
         assert there.seed.last is not None
         assert relative(there.gradients()[0], run.backward([place])[0]) < EXACT
+
+
+def test_what_a_model_keeps_is_free_of_the_graph():
+    model, x = Custom().double().eval(), torch.randn(2, 5, 8, dtype=torch.float64)
+    whence.explain(model, {"x": x}, "integrated-gradients", 0, at="pixel", steps=2)
+    assert not model.seen.requires_grad
+    assert model.seen.grad_fn is None
+    assert not hasattr(model.seen, "_whence")
 
 
 def test_parameters_that_need_gradients_are_left_alone():

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from . import operations as ops
+from .axes import guess
 from .call import Call, map_tensors, tensors_in
 from .node import attach, node_of
 from .steps import sent_back
@@ -28,9 +29,10 @@ class Placing(Trace):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if self.replaced or not torch.is_grad_enabled():
+        op = ops.operation(func)
+        if self.replaced or op.inplace or not torch.is_grad_enabled():  # it may write to what is the model's own
             return super().__torch_function__(func, types, args, kwargs)
-        if ops.operation(func).name != "linear":
+        if op.name != "linear":
             return func(*args, **kwargs)
         args, kwargs = map_tensors((args, kwargs), self._constant)
         tensors = tensors_in(*args, *kwargs.values())
@@ -38,7 +40,8 @@ class Placing(Trace):
         call = Call("linear", "linear", func, args, kwargs, self.batch, tensors, [None] * len(tensors), traced)
         if not self.skipping.takes(call):
             return func(*args, **kwargs)
-        made = attach(self.skipping.run(call, None), self._node("linear", (), ()))
+        made = self.skipping.run(call, None)
+        attach(made, self._node("linear", (), guess(made.shape, (), self.batch)))
         self.last_linear = node_of(made), (*args, kwargs.get("bias"))[:3]
         return made
 
