@@ -13,7 +13,7 @@ from benchmarks.peers.comparison import Comparison, Scores
 
 STEPS = 32
 PATCH = 16
-AT_ONCE = "Captum runs all steps as one batch, Whence one by one"
+AT_ONCE = "Captum runs all steps as one batch, Whence as many as make a thousand rows"
 
 
 def over_features(scores: Tensor) -> Tensor:

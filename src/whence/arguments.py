@@ -88,6 +88,16 @@ def sample_of(inputs: tuple[list[Any], dict[str, Any]], batch: int, i: int) -> t
     return [cut(v) for v in inputs[0]], {k: cut(v) for k, v in inputs[1].items()}
 
 
+def repeated(inputs: tuple[list[Any], dict[str, Any]], batch: int, times: int) -> tuple[list[Any], dict[str, Any]]:
+    """The inputs of a batch several times over, one copy after the other."""
+
+    def copied(value: Any) -> Any:
+        own = isinstance(value, Tensor) and value.dim() and len(value) == batch
+        return torch.cat([value] * times) if own and times > 1 else value
+
+    return [copied(v) for v in inputs[0]], {k: copied(v) for k, v in inputs[1].items()}
+
+
 def each(target: Any, batch: int) -> list[Any]:
     """A target per sample."""
     if isinstance(target, At):

@@ -11,7 +11,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor, nn
 
-from .arguments import Inputs, each, padding_of, prepare, sample_of
+from .arguments import Inputs, each, padding_of, prepare, repeated, sample_of
 from .assemble import assemble
 from .axes import size_of
 from .boundary import Written
@@ -245,20 +245,23 @@ def _forward(
                 raise ModelError(AGAIN)
             return other
 
-        def elsewhere(values: Mapping[int, Tensor]) -> Elsewhere:
+        def elsewhere(values: Mapping[int, Tensor], times: int = 1) -> Elsewhere:
             if len(values) > 1 or rulebook.rules or rulebook.maps or rulebook.inside:  # a whole trace has to tell
                 there = repeat(values)
                 return Elsewhere(there.seed, [there.trace.placed[seq] for seq in values])
+            given = repeated((args, kwargs), batch, times)
 
             def placing() -> tuple[Trace, Any]:
-                trace = Placing({}, batch, names=names, replaced=values, learned=learned)
-                return trace, _through(trace, model, args, kwargs)
+                trace = Placing({}, batch * times, names=names, replaced=values, learned=learned)
+                return trace, _through(trace, model, *given)
 
             placed, outputs = placing() if saved is None else Checkpoints(checkpoints, model).first(placing)
             if placed.replaced:
                 raise ModelError(AGAIN)
             with placed:
-                begun = seed(outputs, _fixed(start, target), batch, labels_of(model), None)
+                begun = seed(outputs, _fixed(start, target, times), batch * times, labels_of(model), None)
+            if begun.logits.shape[1:] != start.logits.shape[1:]:  # its classes are other samples of the batch
+                raise ModelError(AGAIN)
             begun.last = _last_linear(placed, begun)
             _check(begun, lambda: first_bad_value(model, args, kwargs))
             return Elsewhere(begun, [placed.placed[seq] for seq in values])
@@ -300,13 +303,13 @@ def _check(start: Seed, diagnose: Callable[[], str]) -> None:
         )
 
 
-def _fixed(start: Seed, target: Target) -> Target:
-    """The target that was explained, whatever the model says next time."""
+def _fixed(start: Seed, target: Target, times: int = 1) -> Target:
+    """The target that was explained, whatever the model says next time; of a batch that is repeated so many times."""
     if start.index is None:
         return target
-    classes = start.index.tolist()
-    asked = classes if start.other is None else Contrast(classes, start.other.tolist())
-    return asked if start.place is None else At(start.place.tolist(), asked)
+    classes = start.index.tolist() * times
+    asked = classes if start.other is None else Contrast(classes, start.other.tolist() * times)
+    return asked if start.place is None else At(start.place.tolist() * times, asked)
 
 
 def _last_linear(trace: Trace, start: Seed) -> LastLinear | None:

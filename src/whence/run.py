@@ -65,7 +65,8 @@ class Run:
         watched: what else is written down in a backward.
         repeat: the same forward again, explaining the same, with other values in place of some tensors (by the ``seq``
             of their nodes).
-        elsewhere: the same, where nothing but the target and its gradients at these values is asked.
+        elsewhere: the same, where nothing but the target and its gradients at these values is asked; of one tensor and
+            a target that is no function, also for several copies of the batch at once.
         places: a grid, and ``[batch, patches]``: where each patch went, if the model puts them in its own order.
         followers: the runs to the targets after this one, of the same forward, in their order.
         brought: what a backward together with theirs brought.
@@ -90,7 +91,7 @@ class Run:
             )
         self.watched: list[Passage] = []
         self.repeat: Callable[[Mapping[int, Tensor]], Run] = _cannot_repeat
-        self.elsewhere: Callable[[Mapping[int, Tensor]], Elsewhere] = _cannot_repeat
+        self.elsewhere: Callable[..., Elsewhere] = _cannot_repeat
         self.places: tuple[tuple[int, int], Tensor] | None = None
         self.followers: list[Run] = []
         self.brought: Brought | None = None
@@ -382,5 +383,5 @@ class Run:
         return None if mask is None or mask.shape != scores.shape else mask
 
 
-def _cannot_repeat(replaced: Mapping[int, Tensor]) -> NoReturn:
+def _cannot_repeat(replaced: Mapping[int, Tensor], times: int = 1) -> NoReturn:
     raise ModelError("This run was not made by whence.explain, so it cannot be repeated.")

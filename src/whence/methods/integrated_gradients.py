@@ -10,12 +10,13 @@ it, and the integrand jumps there. A baseline that is some vector (a padding tok
 The line is drawn where the scores are read (``at``): between vectors that enter the first block (the default), between
 token embeddings, or between pixels.
 
-Cost: ``1 + steps`` forwards and ``steps`` backwards.
+Cost: ``1 + steps`` forwards and ``steps`` backwards; of short inputs several at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -23,12 +24,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import MethodError
+from ..errors import MethodError, ModelError
 from ..layout import precise
 from ..node import node_of
 from ..run import Rulebook, Run
 from . import Reading, method
 from .gradient_x_input import InputLevel
+
+#: rows (copies x samples x tokens) that go through the model at once: more are hardly faster, and take more memory
+ROWS = 1024
 
 
 @dataclass
@@ -39,10 +43,45 @@ class Averaged(InputLevel):
         """No rules: every operation keeps its derivative."""
         return Rulebook(books=False)
 
-    def gradients(self, run: Run, places: list[Tensor], values: list[Tensor]) -> list[Tensor]:
-        """The target's gradients with respect to some tensors, at other values of them."""
-        there = run.elsewhere({node_of(t).seq: value for t, value in zip(places, values, strict=True)})
-        return [precise(g) for g in there.gradients()]
+    def gradients(self, run: Run, places: list[Tensor], points: Iterable[list[Tensor]]) -> Iterator[list[Tensor]]:
+        """The target's gradients with respect to some tensors, at each of several values of them.
+
+        Short inputs go through the model several copies at a time, if the copies do not know of each other: one of them
+        is also run alone.
+        """
+        points, many, checked = iter(points), self._together(run, places), False
+        while some := list(itertools.islice(points, many)):
+            found = _at_once(run, places[0], [value for value, *_ in some]) if len(some) > 1 else None
+            if found is not None and not checked:
+                (alone,) = _alone(run, places, some[-1])
+                checked = torch.allclose(found[-1], alone, rtol=1e-3, atol=1e-3 * float(alone.abs().max()))
+                found = found if checked else None
+            many = many if found is not None else 1
+            yield from ([g] for g in found) if found is not None else (_alone(run, places, one) for one in some)
+
+    def _together(self, run: Run, places: list[Tensor]) -> int:
+        """How many copies of the batch go through the model at once, told apart by their place in the batch."""
+        if len(places) > 1 or run.seed.index is None or (run.trace.batch,) not in node_of(places[0]).axes:
+            return 1
+        tokens = run.boundaries[0].tensor if run.boundaries else places[0]
+        return max(1, ROWS // max(1, tokens.numel() // tokens.shape[-1]))
+
+
+def _alone(run: Run, places: list[Tensor], values: list[Tensor]) -> list[Tensor]:
+    """The gradient at each of some places, at other values."""
+    there = run.elsewhere({node_of(t).seq: value for t, value in zip(places, values, strict=True)})
+    return [precise(g) for g in there.gradients()]
+
+
+def _at_once(run: Run, place: Tensor, values: list[Tensor]) -> list[Tensor] | None:
+    """The gradient at one place at each of several values, in one forward and backward; ``None``: the model cannot."""
+    node = node_of(place)
+    batch = node.axes.index((run.trace.batch,))
+    try:
+        there = run.elsewhere({node.seq: torch.cat(values, batch)}, len(values))
+    except (ModelError, RuntimeError):
+        return None
+    return [precise(g) for g in there.gradients()[0].chunk(len(values), batch)]
 
 
 @method("integrated-gradients")
@@ -78,9 +117,12 @@ class IntegratedGradients(Averaged):
         begins = [torch.zeros_like(t) + torch.as_tensor(self.baseline).to(t) for t in ends]
         totals = [torch.zeros_like(precise(t)) for t in ends]
         points, weights = np.polynomial.legendre.leggauss(self.steps)
-        for point, weight in zip((points + 1) / 2, weights / 2, strict=True):
-            values = [torch.lerp(begin, end, float(point)) for begin, end in zip(begins, ends, strict=True)]
-            for total, gradient in zip(totals, self.gradients(run, places, values), strict=True):
+        line = (
+            [torch.lerp(begin, end, float(point)) for begin, end in zip(begins, ends, strict=True)]
+            for point in (points + 1) / 2
+        )
+        for weight, found in zip(weights / 2, self.gradients(run, places, line), strict=True):
+            for total, gradient in zip(totals, found, strict=True):
                 total += float(weight) * gradient
         ways = [precise(end) - precise(begin) for begin, end in zip(begins, ends, strict=True)]
         return self.reading(run, places, [way * total for way, total in zip(ways, totals, strict=True)])

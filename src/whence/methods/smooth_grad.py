@@ -64,9 +64,12 @@ class SmoothGrad(Averaged):
         places = self.places(run)
         clean = [t.detach() for t in places]
         totals = [torch.zeros_like(precise(t)) for t in clean]
-        for k in range(self.samples):
-            noisy = [t + self._noise(run, place, t, k) for place, t in zip(places, clean, strict=True)]
-            for total, gradient in zip(totals, self.gradients(run, places, noisy), strict=True):
+        noisy = (
+            [t + self._noise(run, place, t, k) for place, t in zip(places, clean, strict=True)]
+            for k in range(self.samples)
+        )
+        for found in self.gradients(run, places, noisy):
+            for total, gradient in zip(totals, found, strict=True):
                 total += gradient / self.samples
         if self.times_input:
             totals = [total * precise(t) for total, t in zip(totals, clean, strict=True)]
