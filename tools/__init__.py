@@ -1,0 +1,1 @@
+"""Development tools: they measure, check and document the package, and are no part of it."""
