@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 JOBS ?= auto
 
 .PHONY: test test-slow fuzz lint types bench bench-peers conformance conformance-timm models tables screenshots audit demo \
-	coverage mutation matrix dist licences docs walk clean
+	coverage mutation freeze frozen matrix dist licences docs walk clean
 
 $(READY): pyproject.toml constraints.txt
 	@echo "Installing into $(VENV) (the first time takes a few minutes)"
@@ -36,46 +36,52 @@ CASES ?= 5000
 SEED ?= 0
 fuzz: $(READY)
 	@echo "Fuzzing $(CASES) random architectures (about ten minutes of one core)"
-	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m fuzz --cases $(CASES) --seed $(SEED)
+	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tools.fuzz --cases $(CASES) --seed $(SEED)
 
-# docs/performance.md from measurements in benchmarks/measured; goes on where it stopped
+# hashes of every method on every tiny model, before and after a change that must not move any number
+freeze: $(READY)
+	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error $(BIN)/python -W ignore -m tools.freeze write build/freeze.json
+frozen: $(READY)
+	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error $(BIN)/python -W ignore -m tools.freeze check build/freeze.json
+
+# docs/performance.md from measurements in tools/benchmarks/measured; goes on where it stopped
 bench: $(READY)
 	@echo "Measuring cost for docs/performance.md (hours on two cores, which should have nothing else to do)"
-	@HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error $(BIN)/python -W ignore -m benchmarks
-	@HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error $(BIN)/python -W ignore -m documentation
+	@HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error $(BIN)/python -W ignore -m tools.benchmarks
+	@HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error $(BIN)/python -W ignore -m tools.docgen
 
 # other libraries of explanations, in environments of their own (the second has torchvision: several gigabytes)
 bench-peers:
 	@echo "Comparing with other libraries, in .venv-peers and .venv-peers-vision (several gigabytes)"
 	@test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
-	@.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r benchmarks/peers/requirements.txt -e .
+	@.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r tools/benchmarks/peers/requirements.txt -e .
 	@test -x .venv-peers-vision/bin/python || $(PYTHON) -m venv .venv-peers-vision
-	@.venv-peers-vision/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers/requirements-vision.txt -e .
-	@HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error .venv-peers/bin/python -W ignore -m benchmarks.peers --only captum inseq transformers-interpret
-	@HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error .venv-peers-vision/bin/python -W ignore -m benchmarks.peers --only lxt zennit grad-cam
+	@.venv-peers-vision/bin/python -m pip install --quiet --disable-pip-version-check -r tools/benchmarks/peers/requirements-vision.txt -e .
+	@HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error .venv-peers/bin/python -W ignore -m tools.benchmarks.peers --only captum inseq transformers-interpret
+	@HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error .venv-peers-vision/bin/python -W ignore -m tools.benchmarks.peers --only lxt zennit grad-cam
 
 conformance: $(READY)
 	@echo "Every method on every family (about four minutes on two cores); writes docs/architectures.md"
-	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error $(BIN)/python -m conformance.run --write
+	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error $(BIN)/python -m tools.conformance.run --write
 
 # timm needs torchvision and the newest torch, several gigabytes: an environment of its own, and no part in CI
 conformance-timm:
 	@echo "Models of timm, in .venv-timm (several gigabytes); writes docs/architectures-timm.md"
 	@test -x .venv-timm/bin/python || $(PYTHON) -m venv .venv-timm
 	@.venv-timm/bin/python -m pip install --quiet --disable-pip-version-check timm -e ".[captum,flow]"
-	@OMP_NUM_THREADS=1 .venv-timm/bin/python -m conformance.timm_matrix --write
+	@OMP_NUM_THREADS=1 .venv-timm/bin/python -m tools.conformance.timm_matrix --write
 
 # the models of the tables, into build/models: hours on two cores; needs the shared data and weights
 models: $(READY)
 	@echo "Training the models of the tables (hours on two cores; what is there is left)"
-	@cd training && OMP_NUM_THREADS=1 ../$(BIN)/python -W ignore -m tables.train
-	@cd training && for kind in vqa clip detr; do \
-	  test -f ../build/models/scenes-$$kind/config.json || ../$(BIN)/python -m relations.$$kind || exit 1; done
+	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tools.training.tables.train
+	@for kind in vqa clip detr; do \
+	  test -f build/models/scenes-$$kind/config.json || $(BIN)/python -m tools.training.relations.$$kind || exit 1; done
 
 # docs/results.md from evaluations in build/results; goes on where it stopped
 tables: $(READY)
 	@echo "Evaluating for docs/results.md (hours on two cores; goes on where it stopped)"
-	@HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error $(BIN)/python -W ignore -m tables
+	@HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error $(BIN)/python -W ignore -m tools.tables
 
 # known vulnerabilities of what is installed; what the database cannot be asked about is listed
 audit: $(READY)
@@ -89,11 +95,11 @@ docs: $(READY)
 
 # every command and snippet of README and quickstart, in order, as a stranger would; what is printed is compared
 walk: $(READY)
-	@$(BIN)/python -W ignore -m documentation.walk
+	@$(BIN)/python -W ignore -m tools.docgen.walk
 
 # pictures of the web page for docs/serve.md; needs Chromium
 screenshots: $(READY)
-	@$(BIN)/python -W ignore docs/serve/screenshots.py
+	@$(BIN)/python -W ignore -m tools.docgen.screenshots
 
 # how much of the package the tests run; the figure of each file, and an error below 95 %
 coverage: $(READY)
@@ -105,21 +111,21 @@ coverage: $(READY)
 # docs/mutation.md: are the tests sharp? Goes on where it stopped
 mutation: $(READY)
 	@echo "Breaking equations one place at a time (hours on two cores; goes on where it stopped)"
-	@$(BIN)/python -W ignore -m mutation
+	@$(BIN)/python -W ignore -m tools.mutation
 
 # docs/compatibility.md: every version of Python, torch and transformers that can be had here (several gigabytes)
 matrix:
 	@echo "Trying versions of Python, torch and transformers, each in an environment of its own"
-	@$(PYTHON) -m matrix
+	@$(PYTHON) -m tools.matrix
 
 # wheel and sdist into dist/, each tried in a clean environment
 dist: $(READY)
 	@echo "Building wheel and sdist, and trying each in a clean environment"
-	@$(BIN)/python -m release
+	@$(BIN)/python -m tools.release
 
 # docs/licences.md: licences of dependencies and of what is shipped
 licences: $(READY)
-	@$(BIN)/python docs/licences.py
+	@$(BIN)/python -m tools.docgen.licences
 
 demo: $(READY)
 	@echo "Explaining sentences and pictures with the models that come with Whence"

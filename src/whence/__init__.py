@@ -1,7 +1,7 @@
 """Whence: from where did this prediction come?"""
 
-from .check import Check, check
-from .counterfactual import Counterfactual, counterfactual
+from .bias_probe.probe import Probe, probe
+from .counterfactuals import Counterfactual, counterfactual
 from .errors import (
     FileError,
     InputError,
@@ -15,21 +15,22 @@ from .errors import (
     WriteError,
 )
 from .evaluation import Trial, evaluate, trial
-from .explain import explain
-from .explainer import Explainer
-from .explanation import Explanation, Explanations, load
-from .generation import Generation
+from .evaluation.model_check import Check, check
+from .explainer.explain import explain
+from .explainer.explainer import Explainer
+from .explainer.generation import Generation
+from .explainer.long_text import windows
+from .explanations.explanation import Explanation, Explanations, load
+from .explanations.score_table import Table
 from .jobs import Job, Summary, run, summarize
 from .localisation import Coco, Region, locate, segment
 from .methods import Method, Reading, method, methods
 from .methods.gradient_x_input import InputLevel
-from .probe import Probe, probe
-from .run import Rulebook, Run
-from .scalars import answer, box, query, similarity, span
-from .switch import without
-from .table import Table
-from .target import At, Contrast, Every, contrast, every
-from .windows import windows
+from .propagation.rulebook import Rulebook
+from .runs.head_ablation import without
+from .runs.run import Run
+from .targets.named_scalars import answer, box, query, similarity, span
+from .targets.seed import At, Contrast, Every, contrast, every
 
 __version__ = "0.1.0"
 __all__ = [

@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from conformance import families  # noqa: F401  # adds them
-from conformance.family import FAMILIES
-from tests import tiny
+from tests.support import tiny
+from tools.conformance import families  # noqa: F401  # adds them
+from tools.conformance.family import FAMILIES
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ import functools
 from dataclasses import dataclass
 from pathlib import Path
 
+from .._utils.image_files import open_raster
+from .._utils.optional_imports import need
 from ..errors import InputError
-from ..extras import need
-from ..raster import open_raster
 
 UNREADABLE = "The file is no picture that can be read: use a PNG, JPEG, WebP, GIF or BMP."
 DAMAGED = "The picture is damaged: part of it cannot be read. Save it again, as a PNG or JPEG, and give that."

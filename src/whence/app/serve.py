@@ -10,10 +10,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from .._utils.optional_imports import need
 from ..errors import InputError
-from ..extras import need
-from .desk import Desk
-from .doors import Doors
+from .request_filter import Doors
+from .service import Desk
 
 PORT = 7860
 PATIENCE = 2  # seconds that open pages have when it ends: each holds a connection
@@ -30,7 +30,7 @@ def application(desk: Desk, folder: str | Path, auth: tuple[str, str] | None = N
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["GRADIO_TEMP_DIR"] = str(folder)
     gradio, fastapi = need("gradio", "the web page", "app"), need("fastapi", "the web page", "app")
-    from .page import TITLE, build, head
+    from .layout import TITLE, build, head
 
     app = fastapi.FastAPI(title=TITLE, docs_url=None, redoc_url=None, openapi_url=None)
 

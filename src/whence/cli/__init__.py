@@ -15,8 +15,8 @@ from .counterfactual import counterfactual
 from .evaluate import evaluate, measures
 from .explain import compare, explain
 from .generate import generate
+from .inspect import check, demo, methods
 from .locate import locate
-from .look import check, demo, methods
 from .probe import probe
 from .run import run, summarize
 from .serve import serve

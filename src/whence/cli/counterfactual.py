@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from ..counterfactual import counterfactual as flipped
-from ..counterfactual import save
-from ..counterfactual.find import BUDGET
-from ..counterfactual.outcome import WRITERS, to_json
+from ..counterfactuals import counterfactual as flipped
+from ..counterfactuals import save
+from ..counterfactuals.counterfactual import BUDGET
+from ..counterfactuals.result import WRITERS, to_json
 from .inputs import Inputs, read
+from .options import Device, Dtype, Model, Option, Pickle, Remote, Text, Truncate, guarded, load, options_of, target_of
 from .output import check_out
-from .words import Device, Dtype, Model, Option, Pickle, Remote, Text, Truncate, guarded, load, options_of, target_of
 
 
 def counterfactual(

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from ..data import load as load_dataset
+from ..datasets import load as load_dataset
 from ..errors import InputError
 from ..evaluation import evaluate as measured
 from ..evaluation import measures as all_measures
-from ..evaluation.figure import save_curves
-from .words import Device, Dtype, Model, Pickle, Remote, guarded, load, target_of
+from ..evaluation.curve_plot import save_curves
+from .options import Device, Dtype, Model, Pickle, Remote, guarded, load, target_of
 
 LIST = "Names with commas between"
 

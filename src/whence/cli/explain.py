@@ -6,11 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from ..explanation import Explanations
-from ..windows import windows as in_windows
+from ..explainer.long_text import windows as in_windows
+from ..explanations.explanation import Explanations
 from .inputs import Inputs, read
-from .output import Out, check_out, deliver
-from .words import (
+from .options import (  # fmt: skip
     Device,
     Dtype,
     Model,
@@ -25,7 +24,8 @@ from .words import (
     options_of,
     target_of,
     targets_of,
-)  # fmt: skip
+)
+from .output import Out, check_out, deliver
 
 
 def explain(

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from .options import Device, Dtype, Model, Option, Pickle, Remote, guarded, load, options_of
 from .output import Out, check_out, deliver
-from .words import Device, Dtype, Model, Option, Pickle, Remote, guarded, load, options_of
 
 
 def generate(

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+from .._utils.atomic_files import is_file
 from ..errors import InputError
-from ..explainer import Explainer
-from ..files import is_file
+from ..explainer.explainer import Explainer
 
 GLOB = "*?["
 Inputs = Annotated[

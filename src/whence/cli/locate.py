@@ -9,13 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import InputError
-from ..explainer import Explainer
+from ..explainer.explainer import Explainer
 from ..localisation import Coco, Region, finds_objects, segment
 from ..localisation import locate as located
-from ..origin import ImageOrigin
+from ..results.input_origin import ImageOrigin
 from .inputs import read
+from .options import Device, Dtype, Model, Option, Pickle, Remote, Target, Text, guarded, load, options_of, target_of
 from .output import check_out
-from .words import Device, Dtype, Model, Option, Pickle, Remote, Target, Text, guarded, load, options_of, target_of
 
 BOOK = "coco.json"
 

@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from ..errors import InputError, WriteError
-from ..explanation import DRAWN, Explanations
-from ..generation import Generation
-from ..store import WRITERS, to_json
+from ..explainer.generation import Generation
+from ..explanations.explanation import DRAWN, Explanations
+from ..results.serialization import WRITERS, to_json
 
 Out = Annotated[
     Path | None, typer.Option(help="File to write: .html .png .svg .pdf .tex .json .safetensors. Default: print.")

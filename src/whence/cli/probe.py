@@ -10,12 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
-from ..data import load as load_dataset
+from .._utils.atomic_files import is_file
+from ..bias_probe.probe import probe as probed
+from ..datasets import load as load_dataset
 from ..errors import InputError
-from ..files import is_file
-from ..probe import probe as probed
 from .evaluate import pairs
-from .words import (
+from .options import (
     Device,
     Dtype,
     Model,

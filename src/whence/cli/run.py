@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
+from ..inputs.pretrained import quiet
 from ..jobs import run as explained
 from ..jobs import summarize as summed
-from ..pretrained import quiet
 from .evaluate import names, pairs
-from .words import (
+from .options import (
     FAILED,
     Device,
     Dtype,

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from .._utils.optional_imports import need
 from ..errors import InputError
-from ..extras import need
-from ..pretrained import quiet
-from .words import Device, Dtype, Pickle, Remote, guarded, precision_of
+from ..inputs.pretrained import quiet
+from .options import Device, Dtype, Pickle, Remote, guarded, precision_of
 
 Models = Annotated[
     list[str] | None,
@@ -46,13 +46,13 @@ def serve(
     """
     with guarded():
         need("gradio", "the web page", "app")
-        from ..app.desk import Desk
-        from ..app.doors import is_loopback
         from ..app.limits import Limits
         from ..app.log import Log
+        from ..app.model_registry import Shelf
+        from ..app.request_filter import is_loopback
         from ..app.serve import credentials
         from ..app.serve import serve as run
-        from ..app.shelf import Shelf
+        from ..app.service import Desk
 
         known = None if auth is None else credentials(auth)
         if not is_loopback(host):

@@ -5,12 +5,12 @@ interval by bootstrap and paired differences between methods. Most measures remo
 the order of their scores and watch the model; what stands in for a removed feature is the *baseline*.
 """
 
-from .contender import Contender
 from .evaluate import evaluate
 from .measure import Measure, measure, measures
+from .method_spec import Contender
+from .random_order_test import Trial, trial
 from .results import Cell, Difference, Evaluation
-from .shards import load
-from .trial import Trial, trial
+from .store import load
 
 __all__ = [
     "Cell",

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..data.item import Item
-from ..explanation import Explanation
+from ..datasets.item import Item
+from ..explanations.explanation import Explanation
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..extras import need
+from .._utils.optional_imports import need
 from .case import Floats
 
 

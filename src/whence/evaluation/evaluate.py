@@ -15,23 +15,23 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..data.dataset import Dataset
-from ..data.item import Item
-from ..data.named import load as load_dataset
+from .._utils.fingerprint import of_model
+from .._utils.progress import track
+from ..datasets.dataset import Dataset
+from ..datasets.item import Item
+from ..datasets.named import load as load_dataset
 from ..errors import InputError, ModelError, WhenceError, WhenceWarning
-from ..explainer import Explainer
-from ..fingerprint import of_model
-from ..progress import track
+from ..explainer.explainer import Explainer
 from . import measures as _registered  # noqa: F401  # importing it registers them
-from .classes import Classes
-from .contender import Contender, contenders
+from .class_mapping import Classes
 from .evaluator import Evaluator
+from .feature_removal import PIXELS, TOKENS
 from .measure import Measure, create
-from .removal import PIXELS, TOKENS
+from .measurement import Row
+from .method_spec import Contender, contenders
 from .results import Evaluation
-from .row import Row
-from .shards import Shards
-from .shuffled import shuffled
+from .store import Shards
+from .weight_randomisation import shuffled
 
 
 def evaluate(
@@ -58,7 +58,7 @@ def evaluate(
 
     Args:
         explainer: the model.
-        dataset: a name (``"sst2"``), a path, a :class:`whence.data.Dataset`, or items.
+        dataset: a name (``"sst2"``), a path, a :class:`whence.datasets.Dataset`, or items.
         methods: names, or ``"label=method:option=value"``; ``None``: all that apply to the model.
         measures: names from :func:`whence.evaluation.measures`, or measures with options of their own.
         target: which class is explained: ``"prediction"`` or ``"label"``.

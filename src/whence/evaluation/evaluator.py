@@ -8,18 +8,18 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..data.item import Item
+from ..datasets.item import Item
 from ..errors import InputError, MethodError, ModelError, NumericalError, WhenceError
-from ..explainer import Explainer
-from ..explanation import Explanation
+from ..explainer.explainer import Explainer
+from ..explanations.explanation import Explanation
 from ..inputs.sample import Sample
 from .case import Case, Flags, Floats
-from .classes import Classes
-from .contender import Contender
+from .class_mapping import Classes
+from .feature_removal import Removal, removal
+from .masked_inference import Questions
 from .measure import Measure
-from .questions import Questions
-from .removal import Removal, removal
-from .row import Row
+from .measurement import Row
+from .method_spec import Contender
 
 Found = Explanation | WhenceError
 
@@ -34,7 +34,7 @@ class Evaluator:
         measures: what is measured of each.
         classes: labels as the model counts them.
         by_label: explain the true class, not the predicted one.
-        baseline, unit, special: how features are removed (see :mod:`whence.evaluation.removal`).
+        baseline, unit, special: how features are removed (see :mod:`whence.evaluation.feature_removal`).
         seed: for ties, and for methods that draw.
         batch_size: how many are run together.
         stranger: the explainer of a model with random weights, where a measure needs one.

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
+from .._utils.type_checks import made
 from ..errors import MethodError
-from ..options import made
 from .case import Case, Flags, Floats
 
 _MEASURES: dict[str, type[Measure]] = {}

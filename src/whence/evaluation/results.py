@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
+from .bootstrap import interval, paired_interval
 from .case import Floats
-from .interval import interval, paired_interval
 from .measure import Measure, create
-from .row import Row
+from .measurement import Row
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..origin import Origin
+from ..results.input_origin import Origin
 
 
 @dataclass

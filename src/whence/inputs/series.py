@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ..errors import InputError
-from ..origin import SeriesOrigin
+from ..results.input_origin import SeriesOrigin
 from .sample import Sample
 
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError, ModelError, WhenceWarning
-from ..origin import Span, TextOrigin
-from ..vocabulary import answers_in_tokens, can_write, fills, first_step
-from ..words import words
+from ..results.input_origin import Span, TextOrigin
+from ..results.word_segmentation import words
 from .sample import Sample
+from .token_output import answers_in_tokens, can_write, fills, first_step
 
 UNSET = 1_000_000  # a tokenizer that knows no limit gives a huge one
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from ..errors import InputError
-from .chunk import Chunks
-from .task import Task
+from .dataset_parts import Chunks
 from .worker import Done
+from .worker_config import Task
 
 
 class Engine(Protocol):
@@ -32,11 +32,11 @@ def create(name: str, **options: Any) -> Engine:
         >>> create("local", workers=4)
     """
     if name == "local":
-        from .local import Local
+        from .process_pool import Local
 
         return Local(**options)
     if name == "ray":
-        from .on_ray import OnRay
+        from .ray_engine import OnRay
 
         return OnRay(**options)
     raise InputError(f"There is no engine '{name}': choose local or ray.")

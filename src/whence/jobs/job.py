@@ -12,16 +12,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..data import Dataset
-from ..data import load as load_dataset
+from ..datasets import Dataset
+from ..datasets import load as load_dataset
 from ..errors import InputError
-from ..explainer import Explainer
+from ..explainer.explainer import Explainer
 from ..methods import create as create_method
-from .chunk import Chunks
+from .dataset_parts import Chunks
 from .engine import create
 from .line import Line
-from .shards import Shards, prepare, tables
-from .task import Task
+from .output_dir import Shards, prepare, tables
+from .worker_config import Task
 
 
 @dataclass
@@ -83,7 +83,7 @@ def run(
     explained is a row with its reason. The rows depend neither on the engine nor on the number of workers, to the bit.
 
     Args:
-        dataset: a name, a path, or what :func:`whence.data.load` returns; read as a stream.
+        dataset: a name, a path, or what :func:`whence.datasets.load` returns; read as a stream.
         model: a directory or an id on the hub; with one local worker also an explainer.
         method: one, or several: each has a row for each sample.
         out: the directory.
@@ -98,7 +98,7 @@ def run(
         limit: only the first samples.
         batch_size: how many are explained together, at most; fewer where texts are long.
         shard_size: samples in one file.
-        root, split, columns: as for :func:`whence.data.load`.
+        root, split, columns: as for :func:`whence.datasets.load`.
         progress: show on stderr how far it has come; ``None``: if that is a terminal.
         loading: ``device``, ``dtype``, ``truncate`` and what else :meth:`whence.Explainer.from_pretrained` takes.
 

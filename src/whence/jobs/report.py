@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from ..files import is_file
-from ..origin import Span, TextOrigin
-from ..render.html import page as drawn
-from ..render.html_chart import draw_grid
-from ..render.html_markup import Markup, tag
-from ..render.html_medium import Medium
-from ..view import Card, Panel, View
-from .row import Row
+from .._utils.atomic_files import is_file
+from ..render.html.chart import draw_grid
+from ..render.html.markup import Markup, tag
+from ..render.html.medium import Medium
+from ..render.html.page import page as drawn
+from ..render.view_model import Card, Panel, View
+from ..results.input_origin import Span, TextOrigin
+from .row_schema import Row
 from .summary import Group, Summary
 
 WORDS = 15  # of each class, for it and against it

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from ..extras import need
-from ..files import write
-from .row import Row, schema
-from .shards import read_manifest, tables
+from .._utils.atomic_files import write
+from .._utils.optional_imports import need
+from .output_dir import read_manifest, tables
+from .row_schema import Row, schema
 
 Group = tuple[str, str]  # a method and a class
 SHOWN = 5  # samples of each kind

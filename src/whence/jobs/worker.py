@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
+from .._utils.optional_imports import need
 from ..errors import WhenceError, WhenceWarning
-from ..explanation import Explanation
-from ..extras import need
+from ..explanations.explanation import Explanation
 from ..inputs.sample import Sample, batches
-from .chunk import Chunk, Given
-from .row import Row, found, named, schema
-from .task import Task
+from .dataset_parts import Chunk, Given
+from .row_schema import Row, found, named, schema
+from .worker_config import Task
 
 #: tokens of one batch, at most: what a batch takes in memory is in proportion
 TOKENS = 8192

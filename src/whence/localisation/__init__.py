@@ -1,7 +1,7 @@
 """From heat to places: masks and boxes of what an explanation points at, and files of them."""
 
 from .coco import Coco, decode, encode
-from .component import components, largest
+from .connected_components import components, largest
 from .detection import Detection, detect, finds_objects
 from .locate import locate
 from .region import Region, box_of

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import files
+from .._utils import atomic_files
+from .._utils.type_checks import is_whole
 from ..errors import InputError
-from ..options import is_whole
 from .region import Region, checked
 
 
@@ -125,7 +125,7 @@ class Coco:
         path = Path(path)
         if path.suffix.lower() != ".json":
             raise InputError(f"A COCO file is saved as .json, not as '{path.name}'.")
-        files.write(path, json.dumps(self.document).encode())
+        atomic_files.write(path, json.dumps(self.document).encode())
         return path
 
     def _category(self, region: Region) -> int:

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..detectors import query_logits, reads_texts, says_nothing
 from ..errors import InputError, ModelError
-from ..explainer import Explainer
+from ..explainer.explainer import Explainer
 from ..inputs.sample import Sample, collate
-from ..origin import ImageOrigin, TextOrigin
-from ..target import class_index, labels_of, named_output
-from ..undisturbed import undisturbed
+from ..results.input_origin import ImageOrigin, TextOrigin
+from ..targets.detector_outputs import query_logits, reads_texts, says_nothing
+from ..targets.seed import class_index, labels_of, named_output
+from ..tracing.eval_mode import undisturbed
 from .region import Box
 
 

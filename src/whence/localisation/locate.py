@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..explanation import Explanation
-from ..origin import ImageOrigin
-from .component import largest as largest_part
+from ..explanations.explanation import Explanation
+from ..results.input_origin import ImageOrigin
+from .connected_components import largest as largest_part
 from .region import Region
 from .threshold import Threshold, threshold_of
 

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import files
+from .._utils import atomic_files
+from .._utils.optional_imports import need
 from ..errors import InputError
-from ..extras import need
 
 #: left, top, right and bottom in pixels; the last two are just outside
 Box = tuple[float, float, float, float]
@@ -60,7 +60,7 @@ class Region:
         image = need("PIL.Image", "masks", "vision")
         out = io.BytesIO()
         image.fromarray(self.mask.cpu().numpy().astype(np.uint8) * 255).save(out, "PNG")
-        files.write(path, out.getvalue())
+        atomic_files.write(path, out.getvalue())
         return path
 
     def __repr__(self) -> str:

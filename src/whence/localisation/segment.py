@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..explainer import Explainer
-from ..target import every
-from .component import largest as largest_part
+from ..explainer.explainer import Explainer
+from ..targets.seed import every
+from .connected_components import largest as largest_part
 from .detection import detect
 from .locate import mask_of
 from .region import Box, Region

@@ -11,10 +11,11 @@ from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
 
-from ..axes import Dim
+from .._utils.type_checks import made
 from ..errors import MethodError
-from ..options import made
-from ..run import Rulebook, Run
+from ..propagation.rulebook import Rulebook
+from ..runs.run import Run
+from ..tracing.axes import Dim
 
 
 @dataclass

@@ -16,11 +16,12 @@ from typing import ClassVar
 from torch import Tensor
 
 from ..errors import MethodError
-from ..maps import last_gradient
-from ..relations import Update, explained, relate, replace
-from ..rollup import column_sums, read_rows, require_attention, require_maps, several_streams
-from ..rules.gradient import show_map
-from ..run import Rulebook, Run
+from ..propagation.rulebook import Rulebook
+from ..propagation.rules.gradient import show_map
+from ..readout.cross_stream_rollup import Update, explained, relate, replace
+from ..readout.map_walk import last_gradient
+from ..readout.rollup import column_sums, read_rows, require_attention, require_maps, several_streams
+from ..runs.run import Run
 from . import Method, Reading, method
 
 

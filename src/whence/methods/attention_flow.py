@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..extras import need
-from ..rollup import read_rows, require_local, require_maps
-from ..run import Run
+from .._utils.optional_imports import need
+from ..readout.rollup import read_rows, require_local, require_maps
+from ..runs.run import Run
 from . import Reading, method
 from .attention import AttentionLevel
 

@@ -30,11 +30,11 @@ import functools
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..call import Rule
 from ..errors import MethodError
-from ..rules import gradient as rules
-from ..rules.linear import gamma as gamma_rule
-from ..run import Rulebook
+from ..propagation.rulebook import Rulebook
+from ..propagation.rules import gradient as rules
+from ..propagation.rules.linear import gamma as gamma_rule
+from ..tracing.op_call import Rule
 from . import method
 from .gradient_x_input import InputLevel
 

@@ -39,12 +39,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..attention import AttentionRecord
-from ..blocks import Block, blocks, vectors
 from ..errors import MethodError
-from ..node import edge_of, node_of
-from ..rollup import all_rows, looked_at, positive_mean, read_rows, require_local, require_maps, roll_up, stacked
-from ..run import Rulebook, Run
+from ..propagation.rulebook import Rulebook
+from ..readout.residual_blocks import Block, blocks, vectors
+from ..readout.rollup import (
+    all_rows,
+    looked_at,
+    positive_mean,
+    read_rows,
+    require_local,
+    require_maps,
+    roll_up,
+    stacked,
+)
+from ..runs.run import Run
+from ..tracing.attention_record import AttentionRecord
+from ..tracing.node import edge_of, node_of
 from . import Method, Reading, method
 
 

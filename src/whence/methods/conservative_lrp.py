@@ -24,10 +24,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..call import Rule
 from ..errors import MethodError
-from ..rules import gradient as rules
-from ..run import Rulebook
+from ..propagation.rulebook import Rulebook
+from ..propagation.rules import gradient as rules
+from ..tracing.op_call import Rule
 from . import method
 from .gradient_x_input import InputLevel
 

@@ -34,9 +34,10 @@ import torch.nn.functional as F  # noqa: N812  # as everywhere in torch code
 from torch import Tensor
 
 from ..errors import MethodError, ModelError
-from ..layout import precise
-from ..node import node_of
-from ..run import Rulebook, Run
+from ..propagation.rulebook import Rulebook
+from ..runs.run import Run
+from ..tracing.node import node_of
+from ..tracing.reductions import precise
 from . import Method, Reading, method
 from .conservative_lrp import ConservativeLRP
 

@@ -2,8 +2,8 @@
 
 A language model's answer is many tokens, and each was explained by itself before. Here the span is one target. What an
 attention adds to the residual stream is a sum of vectors, one for each head ``h`` and each token ``j`` that it reads
-(:mod:`whence.routes`); how much of the stream behind the attention each of them is, is measured by their proximity
-(Ferrando, Voita, EMNLP 2024),
+(:mod:`whence.readout.head_routes`); how much of the stream behind the attention each of them is, is measured by
+their proximity (Ferrando, Voita, EMNLP 2024),
 
     prox(a, y) = max(0, |y|_1 - |y - a|_1).
 
@@ -53,12 +53,13 @@ import torch
 from torch import Tensor
 
 from ..errors import MethodError
-from ..maps import last_gradient
-from ..node import edge_of
-from ..rollup import read_rows, require_local, require_maps, stacked
-from ..routes import Routes, Watch, Watching, routes
-from ..rules.gradient import detach_deviation, show_map
-from ..run import Rulebook, Run
+from ..propagation.rulebook import Rulebook
+from ..propagation.rules.gradient import detach_deviation, show_map
+from ..readout.head_routes import Routes, Watch, Watching, routes
+from ..readout.map_walk import last_gradient
+from ..readout.rollup import read_rows, require_local, require_maps, stacked
+from ..runs.run import Run
+from ..tracing.node import edge_of
 from . import Method, Reading, method
 from .bi_attention import derivative
 

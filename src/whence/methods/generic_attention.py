@@ -36,12 +36,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..axes import Dim, size_of
 from ..errors import MethodError
-from ..fused import Piece
-from ..maps import Gathering, Layer, walk
-from ..relations import State, accumulate, explained, from_layer, relate
-from ..rollup import (
+from ..readout.cross_stream_rollup import State, accumulate, explained, from_layer, relate
+from ..readout.map_walk import Gathering, Layer, walk
+from ..readout.rollup import (  # fmt: skip
     all_rows,
     column_sums,
     explained_rows,
@@ -50,9 +48,11 @@ from ..rollup import (
     roll,
     several_streams,
     stacked,
-)  # fmt: skip
-from ..run import Run
-from ..together import read_at_once
+)
+from ..runs.batched_targets import read_at_once
+from ..runs.run import Run
+from ..tracing.axes import Dim, size_of
+from ..tracing.fused_attention import Piece
 from . import Reading, method
 from .attention import AttentionLevel
 

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from ..errors import MethodError
-from ..fused import Piece
-from ..maps import walk
-from ..relations import replace
-from ..rollup import column_sums, read_rows, require_attention, several_streams
-from ..run import Run
+from ..readout.cross_stream_rollup import replace
+from ..readout.map_walk import walk
+from ..readout.rollup import column_sums, read_rows, require_attention, several_streams
+from ..runs.run import Run
+from ..tracing.fused_attention import Piece
 from . import Reading, method
 from .attention import AttentionLevel
 

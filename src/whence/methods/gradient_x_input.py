@@ -12,11 +12,12 @@ from typing import ClassVar
 from torch import Tensor
 
 from ..errors import MethodError
-from ..layout import per_token, precise
-from ..node import node_of
-from ..run import Rulebook, Run
-from ..streams import entries
-from ..together import read_at_once
+from ..propagation.rulebook import Rulebook
+from ..runs.batched_targets import read_at_once
+from ..runs.run import Run
+from ..runs.token_streams import entries
+from ..tracing.node import node_of
+from ..tracing.reductions import per_token, precise
 from . import Method, Reading, method
 
 

@@ -25,9 +25,10 @@ import torch
 from torch import Tensor
 
 from ..errors import MethodError, ModelError
-from ..layout import precise
-from ..node import node_of
-from ..run import Rulebook, Run
+from ..propagation.rulebook import Rulebook
+from ..runs.run import Run
+from ..tracing.node import node_of
+from ..tracing.reductions import precise
 from . import Reading, method
 from .gradient_x_input import InputLevel
 

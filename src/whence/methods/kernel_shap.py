@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..extras import need
+from .._utils.optional_imports import need
 from . import method
 from .perturbation import Sampled, Surrogate, Value
 

@@ -31,12 +31,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..attention import AttentionRecord
-from ..blocks import blocks, laid_out, padding, vectors
 from ..errors import MethodError, ModelError
-from ..node import edge_of
-from ..rollup import looked_at, require_local, require_maps, stacked
-from ..run import Rulebook, Run
+from ..propagation.rulebook import Rulebook
+from ..readout.residual_blocks import blocks, laid_out, padding, vectors
+from ..readout.rollup import looked_at, require_local, require_maps, stacked
+from ..runs.run import Run
+from ..tracing.attention_record import AttentionRecord
+from ..tracing.node import edge_of
 from . import Method, Reading, method
 
 

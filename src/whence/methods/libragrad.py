@@ -43,17 +43,18 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..biases import Biases
-from ..call import Call, Rule
 from ..errors import MethodError, ModelError, TargetError
-from ..layout import precise
-from ..node import Node, node_of
-from ..propagate import LinearParts, linear_parts
-from ..rollup import require_local, require_maps
-from ..rules import gradient as rules
-from ..rules.linear import absolute, pull
-from ..run import Rulebook, Run
-from ..streams import entries
+from ..propagation.relevance_function import LinearParts, linear_parts
+from ..propagation.rulebook import Rulebook
+from ..propagation.rules import gradient as rules
+from ..propagation.rules.linear import absolute, pull
+from ..readout.bias_relevance import Biases
+from ..readout.rollup import require_local, require_maps
+from ..runs.run import Run
+from ..runs.token_streams import entries
+from ..tracing.node import Node, node_of
+from ..tracing.op_call import Call, Rule
+from ..tracing.reductions import precise
 from . import Reading, method
 from .gradient_x_input import InputLevel
 

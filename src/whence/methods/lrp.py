@@ -26,12 +26,13 @@ import torch
 from torch import Tensor
 
 from ..errors import WhenceWarning
-from ..layout import precise
-from ..propagate import Local, Phase
-from ..rollup import positive_mean, read_rows, require_maps
-from ..rules.linear import EPS, pull, safe_divide, z_box
-from ..rules.relevance import Rules, Summed
-from ..run import Rulebook, Run
+from ..propagation.relevance_function import Local, Phase
+from ..propagation.rulebook import Rulebook
+from ..propagation.rules.linear import EPS, pull, safe_divide, z_box
+from ..propagation.rules.relevance import Rules, Summed
+from ..readout.rollup import positive_mean, read_rows, require_maps
+from ..runs.run import Run
+from ..tracing.reductions import precise
 from . import Method, Reading, method
 from .gradient_x_input import InputLevel
 from .transformer_attribution import relevance_rulebook

@@ -21,8 +21,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from .._utils.optional_imports import need
 from ..errors import MethodError
-from ..extras import need
 from . import method
 from .perturbation import Perturbed, Value
 

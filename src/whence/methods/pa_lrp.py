@@ -35,15 +35,16 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from ..axes import Dim
-from ..boundary import Way
-from ..call import Call
 from ..errors import MethodError, ModelError
-from ..layout import per_token, precise
-from ..node import Node, attach, distant, node_of, on_gradient
-from ..rules import gradient as rules
-from ..run import Rulebook, Run
-from ..streams import split
+from ..propagation.rulebook import Rulebook
+from ..propagation.rules import gradient as rules
+from ..runs.boundaries import Way
+from ..runs.run import Run
+from ..runs.token_streams import split
+from ..tracing.axes import Dim
+from ..tracing.node import Node, attach, distant, node_of, on_gradient
+from ..tracing.op_call import Call
+from ..tracing.reductions import per_token, precise
 from . import Reading, method
 from .attn_lrp import AttnLRP
 from .gradient_x_input import InputLevel

@@ -22,12 +22,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from .._utils.progress import track
 from ..errors import MethodError, NumericalError
-from ..layout import precise
-from ..node import node_of
-from ..progress import track
-from ..run import Rulebook, Run
-from ..streams import split
+from ..propagation.rulebook import Rulebook
+from ..runs.run import Run
+from ..runs.token_streams import split
+from ..tracing.node import node_of
+from ..tracing.reductions import precise
 from . import Reading
 from .gradient_x_input import InputLevel
 

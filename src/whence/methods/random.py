@@ -15,10 +15,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..layout import per_token, precise
-from ..node import node_of
-from ..run import Rulebook, Run
-from ..streams import entries
+from ..propagation.rulebook import Rulebook
+from ..runs.run import Run
+from ..runs.token_streams import entries
+from ..tracing.node import node_of
+from ..tracing.reductions import per_token, precise
 from . import Method, Reading, method
 
 

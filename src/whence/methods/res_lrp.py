@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ..errors import MethodError
-from ..rules import gradient as rules
-from ..run import Rulebook
+from ..propagation.rulebook import Rulebook
+from ..propagation.rules import gradient as rules
 from . import method
 from .attn_lrp import AttnLRP
 from .gradient_x_input import InputLevel

@@ -17,10 +17,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..axes import Dim
-from ..relations import State, accumulate, from_layer
-from ..rollup import all_rows, column_sums, read_rows, require_attention, require_local, roll, several_streams
-from ..run import Run
+from ..readout.cross_stream_rollup import State, accumulate, from_layer
+from ..readout.rollup import all_rows, column_sums, read_rows, require_attention, require_local, roll, several_streams
+from ..runs.run import Run
+from ..tracing.axes import Dim
 from . import Reading, method
 from .attention import AttentionLevel
 

@@ -15,8 +15,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from ..errors import MethodError
-from ..layout import precise
-from ..run import Rulebook, Run
+from ..propagation.rulebook import Rulebook
+from ..runs.run import Run
+from ..tracing.reductions import precise
 from . import Reading, method
 from .gradient_x_input import InputLevel
 

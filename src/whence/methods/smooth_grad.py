@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..axes import Axes, Dim, size_of
 from ..errors import MethodError
-from ..layout import arrange, precise, spread
-from ..node import node_of
-from ..run import Run
+from ..runs.run import Run
+from ..tracing.axes import Axes, Dim, size_of
+from ..tracing.node import node_of
+from ..tracing.reductions import arrange, precise, spread
 from . import Reading, method
 from .integrated_gradients import Averaged
 

@@ -28,11 +28,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..blocks import Block, blocks, padding, vectors
 from ..errors import MethodError
-from ..rollup import positive_mean, read_rows, require_local, require_maps
-from ..rules.gradient import expose_heads
-from ..run import Rulebook, Run
+from ..propagation.rulebook import Rulebook
+from ..propagation.rules.gradient import expose_heads
+from ..readout.residual_blocks import Block, blocks, padding, vectors
+from ..readout.rollup import positive_mean, read_rows, require_local, require_maps
+from ..runs.run import Run
 from . import Method, Reading, method
 from .libragrad import RULES
 

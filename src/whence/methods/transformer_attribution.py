@@ -33,19 +33,20 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..call import Rule
 from ..errors import MethodError
-from ..fused import Piece
-from ..maps import Gathering, Layer, walk_twice
-from ..propagate import Phase
-from ..relations import explained, from_layer, relate
-from ..rollup import explained_rows, require_attention, require_local, roll_up, several_streams, stacked
-from ..rules.attention import fused
-from ..rules.linear import EPS
-from ..rules.relevance import Rules
-from ..run import Rulebook, Run
-from ..streams import entries
-from ..together import read_at_once
+from ..propagation.relevance_function import Phase
+from ..propagation.rulebook import Rulebook
+from ..propagation.rules.fused_attention import fused
+from ..propagation.rules.linear import EPS
+from ..propagation.rules.relevance import Rules
+from ..readout.cross_stream_rollup import explained, from_layer, relate
+from ..readout.map_walk import Gathering, Layer, walk_twice
+from ..readout.rollup import explained_rows, require_attention, require_local, roll_up, several_streams, stacked
+from ..runs.batched_targets import read_at_once
+from ..runs.run import Run
+from ..runs.token_streams import entries
+from ..tracing.fused_attention import Piece
+from ..tracing.op_call import Rule
 from . import Method, Reading, method
 from .generic_attention import GenericAttention
 

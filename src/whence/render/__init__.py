@@ -1,1 +1,1 @@
-"""Pictures of explanations. Every renderer takes cards (:mod:`whence.view`) and nothing else."""
+"""Pictures of explanations. Every renderer takes cards (:mod:`whence.render.view_model`) and nothing else."""

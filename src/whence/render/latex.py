@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from ..origin import ImageOrigin, SeriesOrigin, SoundOrigin
-from ..view import Card, Floats, Panel, View
-from ..words import characters
-from . import wording as wording
-from .colour import AGAINST, FOR, blend, ink
-from .lines import Fragment, fragments
+from ..results.input_origin import ImageOrigin, SeriesOrigin, SoundOrigin
+from ..results.word_segmentation import characters
+from . import phrases
+from .line_layout import Fragment, fragments
+from .palette import AGAINST, FOR, blend, ink
+from .view_model import Card, Floats, Panel, View
 
 ESCAPES = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
@@ -19,7 +19,7 @@ ESCAPES = {
     '"': r"\textquotedbl{}", "|": r"\textbar{}", "'": r"\textquotesingle{}", "`": r"\textasciigrave{}",
     "-": "-{}", ",": ",{}", "⟨": r"\textlangle{}", "⟩": r"\textrangle{}", "…": r"\dots{}", "\u00a0": "~",
 }  # fmt: skip  # the last but three would join into dashes and quotation marks
-CONTROLS: dict[str, int] = {wording.visible(chr(k)): k for k in (*range(32), 127)}
+CONTROLS: dict[str, int] = {phrases.visible(chr(k)): k for k in (*range(32), 127)}
 LONG = 30  # characters of a word after which a line may end
 LARGEST = 48  # tiles along a picture's side
 BARS = 100
@@ -75,19 +75,19 @@ def escape(shown: str) -> str:
         >>> escape("50% of $x_1$")
         '50\\% of \\$x\\_1\\$'
     """
-    return "".join(ESCAPES.get(c, c) for c in wording.visible(shown))
+    return "".join(ESCAPES.get(c, c) for c in phrases.visible(shown))
 
 
 def _card(card: Card) -> Iterator[str]:
-    title, said = escape(wording.flat(card.title)), escape(wording.prediction(card))
+    title, said = escape(phrases.flat(card.title)), escape(phrases.prediction(card))
     yield rf"\textbf{{{title}}}\hfill\mbox{{{said}}}\par\nopagebreak"
     for view in card.views:
-        method, target = escape(wording.method(view)), escape(wording.target(view))
+        method, target = escape(phrases.method(view)), escape(phrases.target(view))
         yield rf"{{\small {method} \textcolor{{quiet}}{{{target}}}}}\par\nopagebreak"
         for panel in view.panels:
             yield from _panel(view, panel)
-        yield from _small([wording.ledger(view)])
-    yield from _small(wording.notes(card))
+        yield from _small([phrases.ledger(view)])
+    yield from _small(phrases.notes(card))
     yield r"\bigskip"
 
 
@@ -103,7 +103,7 @@ def _panel(view: View, panel: Panel) -> Iterator[str]:
         steps = panel.patches if panel.patches is not None else panel.scores[~panel.special][:, None]
         names = panel.origin.channels
         for c in range(min(steps.shape[1], CHANNELS)):
-            yield from _small([wording.channel(names, c, steps.shape[1])])
+            yield from _small([phrases.channel(names, c, steps.shape[1])])
             yield _bars(steps[:, c], view.limit)
         if steps.shape[1] > CHANNELS:
             yield from _small([f"…and {steps.shape[1] - CHANNELS} more channels."])

@@ -11,11 +11,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..origin import ImageOrigin, SeriesOrigin, SoundOrigin
-from ..view import Card, Floats, Panel, View
-from . import wording as wording
-from .colour import AGAINST, FOR, blend, ink
-from .lines import Fragment, fragments, lines
+from ..results.input_origin import ImageOrigin, SeriesOrigin, SoundOrigin
+from . import phrases
+from .line_layout import Fragment, fragments, lines
+from .palette import AGAINST, FOR, blend, ink
+from .view_model import Card, Floats, Panel, View
 
 WHITE, GREY = (255, 255, 255), (118, 118, 118)
 RESET = "\x1b[0m"
@@ -145,17 +145,17 @@ def _columns(c: str) -> int:
 
 
 def _card(card: Card, screen: Screen) -> Iterator[str]:
-    yield from screen.plain(wording.flat(card.title), bold=True)
-    yield from screen.plain(wording.prediction(card))
+    yield from screen.plain(phrases.flat(card.title), bold=True)
+    yield from screen.plain(phrases.prediction(card))
     for view in card.views:
         yield ""
-        yield from screen.plain(f"{wording.method(view)} {wording.target(view)}", GREY)
+        yield from screen.plain(f"{phrases.method(view)} {phrases.target(view)}", GREY)
         for panel in view.panels:
             yield from _panel(view, panel, screen)
-        yield from screen.plain(wording.ledger(view), GREY)
+        yield from screen.plain(phrases.ledger(view), GREY)
     if screen.colour and card.views:
         yield _legend(screen, any(v.signed for v in card.views))
-    for note in wording.notes(card):
+    for note in phrases.notes(card):
         yield from screen.plain(f"Note: {note}", GREY)
 
 
@@ -179,7 +179,7 @@ def _panel(view: View, panel: Panel, screen: Screen) -> Iterator[str]:
     elif grid is not None:
         yield from (_picture if screen.colour else _grid)(view, panel, grid, screen)
     elif not len(panel.scores):
-        yield from screen.plain(wording.EMPTY, GREY)
+        yield from screen.plain(phrases.EMPTY, GREY)
     else:
         yield from _bars(panel.scores, view.limit, screen)
         yield from screen.plain(f"positions 0 to {len(panel.scores) - 1}", GREY)
@@ -206,7 +206,7 @@ def _marked(view: View, panel: Panel, screen: Screen) -> Iterator[str]:
     scored = [i for i, f in enumerate(parts) if f.score and not f.unread]
     ranked = sorted(scored, key=lambda i: -abs(parts[i].score or 0.0))[:STRONGEST]
     strongest = [i for i in ranked if abs(parts[i].score or 0.0) >= MARKED * abs(parts[ranked[0]].score or 0.0)]
-    marks = {i: f"({wording.number(parts[i].score or 0.0, view.limit)})" for i in strongest}
+    marks = {i: f"({phrases.number(parts[i].score or 0.0, view.limit)})" for i in strongest}
     shown = [f._replace(text=f.text + marks.get(i, "")) for i, f in enumerate(parts)]
     yield from ("".join(f.text for f in line) for line, _ in lines(_unread(shown), screen.width, columns))
     yield from _table([parts[i] for i in strongest], view.limit, screen.width)
@@ -227,7 +227,7 @@ def _unread(parts: Iterable[Fragment]) -> Iterator[Fragment]:
 
 def _table(rows: list[Fragment], limit: float, width: int) -> Iterator[str]:
     """A word, its score and a bar in each line."""
-    numbers = [wording.number(f.score or 0.0, limit) for f in rows]
+    numbers = [phrases.number(f.score or 0.0, limit) for f in rows]
     second = max((len(n) for n in numbers), default=0)
     words = [_fit(f.text, min(24, width // 3)) for f in rows]
     first = max((columns(w) for w in words), default=0)
@@ -311,7 +311,7 @@ def _series(view: View, panel: Panel, screen: Screen) -> Iterator[str]:
     steps = panel.patches if panel.patches is not None else panel.scores[~panel.special][:, None]
     for c in range(min(steps.shape[1], CHANNELS)):
         names = panel.origin.channels
-        yield from screen.plain(wording.channel(names, c, steps.shape[1]), GREY)
+        yield from screen.plain(phrases.channel(names, c, steps.shape[1]), GREY)
         yield from _bars(steps[:, c], view.limit, screen)
     if steps.shape[1] > CHANNELS:
         yield from screen.plain(f"…and {steps.shape[1] - CHANNELS} more channels: save as .html to see all.", GREY)

@@ -16,7 +16,7 @@ from typing import ClassVar
 import numpy as np
 
 from ..case import Case, Flags, Floats
-from ..flipping import Curve, kept_first, removed_first
+from ..feature_flipping import Curve, kept_first, removed_first
 from ..measure import measure
 
 

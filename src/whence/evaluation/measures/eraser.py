@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from ..case import Case, Flags, Floats
-from ..flipping import at_least, kept_first, removed_first
+from ..feature_flipping import at_least, kept_first, removed_first
 from ..measure import Measure, measure
 
 SHARES = np.array([0.01, 0.05, 0.1, 0.2, 0.5])

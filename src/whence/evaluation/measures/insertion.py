@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..case import Case, Flags
-from ..flipping import Curve, kept_first, removed_first
+from ..feature_flipping import Curve, kept_first, removed_first
 from ..measure import measure
 
 

@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from ..case import Case, Flags, Floats
-from ..flipping import area, removed_first
+from ..feature_flipping import area, removed_first
 from ..measure import Measure, measure
 
 STEPS = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9])

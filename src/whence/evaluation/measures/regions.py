@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from ..case import Case, Flags, Floats
-from ..flipping import Curve, removed_first
+from ..feature_flipping import Curve, removed_first
 from ..measure import measure
 
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ...extras import need
+from ..._utils.optional_imports import need
 from ..case import Case, Flags, Floats, as_floats
 from ..measure import Measure, measure
 

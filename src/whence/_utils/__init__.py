@@ -1,0 +1,1 @@
+"""Small helpers that know nothing of Transformers: optional imports, atomic files, type checks, progress."""

@@ -1,0 +1,63 @@
+"""``whence check``, ``whence methods`` and ``whence demo``."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..evaluation.model_check import check as look
+from ..methods import methods as all_methods
+from .demo import report
+from .inputs import read
+from .options import Device, Dtype, Model, Pickle, Remote, Text, guarded, load
+from .output import check_out
+
+PATENT = (
+    "LRP: yes marks forms of layer-wise relevance propagation. Its inventors call LRP patented, free of charge for "
+    "personal and scientific purposes: see docs/legal.md before commercial use."
+)
+
+
+def check(
+    model: Model,
+    input: Annotated[str | None, typer.Option(help="An input to look at the model with.")] = None,
+    text: Text = None,
+    device: Device = None,
+    dtype: Dtype = "float32",
+    trust_remote_code: Remote = False,
+    allow_pickle: Pickle = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say whether explanations of a model can be trusted (yes, with care, no), and why not; with --input, on trial."""
+    with guarded():
+        explainer = load(model, device, dtype, trust_remote_code, allow_pickle, True)
+        given = None if input is None else read([input], explainer, text)[0]
+        found = look(explainer, given)
+        typer.echo(json.dumps(found.record(), indent=2) if as_json else str(found))
+
+
+def methods(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """List the methods: what each is, costs and needs, and its paper; with --json its options too."""
+    if as_json:
+        typer.echo(json.dumps(all_methods().rows(), indent=2, default=str))
+        return
+    typer.echo(all_methods().table(shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
+    typer.echo(PATENT, err=True)
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Where the report is written.")] = Path("whence-report.html"),
+    open_it: Annotated[bool, typer.Option("--open/--no-open", help="Open the report in a browser.")] = True,
+) -> None:
+    """Explain real sentences and pictures with the models that come with Whence, and write a report."""
+    with guarded():
+        check_out(out)
+        path = report(out)
+        typer.echo(str(path))
+        if open_it and sys.stdout.isatty():
+            typer.launch(str(path))

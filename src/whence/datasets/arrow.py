@@ -1,0 +1,104 @@
+"""Parquet and arrow files, read in small batches of rows; with the class names that HuggingFace writes into them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from .._utils.optional_imports import need
+from ..errors import FileError, InputError
+from .text_tables import Row, Table
+
+ROWS = 64  # of one batch; pictures may be among them
+MAGIC = b"ARROW1"  # an arrow file with an index; one without is a stream of batches
+
+
+def parquet(path: Path) -> Table:
+    """A parquet file."""
+    with _explained(path), _parquet(path) as file:
+        schema, count = file.schema_arrow, file.metadata.num_rows
+    return _table(path, schema, count, _parquet_batches)
+
+
+def arrow(path: Path) -> Table:
+    """An arrow file, as HuggingFace's ``save_to_disk`` writes it, or one with an index (feather)."""
+    with _explained(path), _arrow(path) as (schema, batches):
+        count = sum(batch.num_rows for batch in batches)  # the file is mapped, not read
+    return _table(path, schema, count, _arrow_batches)
+
+
+def _table(path: Path, schema: Any, count: int, batches: Callable[[Path, Sequence[str]], Iterator[Any]]) -> Table:
+    return Table(path, tuple(schema.names), partial(_rows, path, batches), _classes(path, schema), count)
+
+
+def _rows(path: Path, batches: Callable[[Path, Sequence[str]], Iterator[Any]], wanted: Sequence[str]) -> Iterator[Row]:
+    number = 0
+    with _explained(path):
+        for batch in batches(path, wanted):
+            batch.validate(full=True)  # offsets of a damaged file may point anywhere in the memory
+            for row in batch.to_pylist():
+                number += 1
+                yield number, row
+
+
+def _parquet(path: Path) -> Any:
+    return need("pyarrow.parquet", "parquet files", "data").ParquetFile(path)
+
+
+def _parquet_batches(path: Path, wanted: Sequence[str]) -> Iterator[Any]:
+    with _parquet(path) as file:
+        yield from file.iter_batches(ROWS, columns=list(wanted))
+
+
+@contextlib.contextmanager
+def _arrow(path: Path) -> Iterator[tuple[Any, Iterator[Any]]]:
+    """The schema and the batches."""
+    pyarrow, ipc = need("pyarrow", "arrow files", "data"), need("pyarrow.ipc", "arrow files", "data")
+    with pyarrow.memory_map(str(path)) as mapped:
+        if mapped.read(len(MAGIC)) == MAGIC:
+            file = ipc.open_file(mapped)
+            yield file.schema, map(file.get_batch, range(file.num_record_batches))
+        else:
+            mapped.seek(0)
+            stream = ipc.open_stream(mapped)
+            yield stream.schema, iter(stream)
+
+
+def _arrow_batches(path: Path, wanted: Sequence[str]) -> Iterator[Any]:
+    with _arrow(path) as (_, batches):
+        for batch in batches:
+            chosen = batch.select(list(wanted))
+            yield from (chosen.slice(start, ROWS) for start in range(0, batch.num_rows, ROWS))
+
+
+def _classes(path: Path, schema: Any) -> dict[str, tuple[str, ...]]:
+    """Names of classes by column, from the note that HuggingFace leaves in the schema."""
+    note = (schema.metadata or {}).get(b"huggingface")
+    if note is None:
+        return {}
+    try:
+        features: Mapping[str, Any] = json.loads(note)["info"]["features"]
+        kinds = {name: f for name, f in features.items() if isinstance(f, dict) and f.get("_type") == "ClassLabel"}
+        return {name: tuple(map(str, feature["names"])) for name, feature in kinds.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InputError(f"'{path}' describes its columns in a way that cannot be understood ({error!r}).") from error
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """The library's errors as a sentence."""
+    failures = need("pyarrow", "parquet and arrow files", "data").ArrowException
+    try:
+        yield
+    except (failures, ValueError, OverflowError) as error:  # times beyond the calendar, for instance
+        raise InputError(f"'{path}' is damaged, or not what its name says: {_first_line(error)}") from error
+    except OSError as error:
+        raise FileError(f"'{path}' cannot be read: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

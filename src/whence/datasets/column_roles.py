@@ -1,0 +1,190 @@
+"""Which columns of a table are the input, the label and the id; and a row as an item."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .._utils.image_files import open_raster
+from .._utils.optional_imports import need
+from ..errors import InputError
+from .item import Item
+from .text_tables import Row, Table, damaged
+
+TEXT = ("text", "sentence", "review", "smiles", "tweet", "utterance", "comment", "content", "document", "message")
+PAIRS = (
+    ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("question", "sentence"),
+    ("text1", "text2"), ("text_a", "text_b"),
+)  # fmt: skip
+IMAGE = ("image", "img", "picture", "image_path", "file_name")
+LABEL = ("label", "labels", "class", "sentiment", "target", "category", "emotion")
+ID = ("id", "idx", "guid", "uid")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Names of columns: one text or a pair, a picture, or both; the label and the id, if there are any."""
+
+    text: tuple[str, ...]
+    image: str | None
+    label: str | None
+    id: str | None
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """All of them."""
+        return tuple(dict.fromkeys(name for name in (*self.text, self.image, self.label, self.id) if name))
+
+
+def choose(
+    table: Table, text: str | Sequence[str] | None, label: str | None, image: str | None, id: str | None
+) -> Columns:
+    """The columns that were named; for what was not, those with a usual name.
+
+    Args:
+        table: whose columns.
+        text: one name, or two for pairs.
+        label: a name; empty: none is read.
+        image: a name.
+        id: a name; empty: rows are numbered.
+    """
+    if not table.columns:
+        raise InputError(f"'{table.path}' is empty.")
+    texts = (text,) if isinstance(text, str) else tuple(text or ())
+    if len(texts) > 2:
+        raise InputError(f"A text is one column, or two for pairs, not {len(texts)}.")
+    for name in (*texts, image, label, id):
+        if name and name not in table.columns:
+            raise InputError(f"'{table.path}' has no column '{name}'; it has {_listed(table)}.")
+    if not texts and image is None:
+        texts, image = _input(table)
+    return Columns(
+        texts,
+        image,
+        _usual(table, LABEL, "label") if label is None else label or None,
+        _usual(table, ID, "id") if id is None else id or None,
+    )
+
+
+def _input(table: Table) -> tuple[tuple[str, ...], str | None]:
+    """The text, the pair or the picture: only one of them may be there."""
+    by_name = _by_name(table)
+    pairs = [tuple(by_name[name] for name in pair) for pair in PAIRS if set(pair) <= set(by_name)]
+    of_pairs = {name for pair in pairs for name in pair}
+    texts = [(by_name[name],) for name in TEXT if name in by_name and by_name[name] not in of_pairs]
+    images = [by_name[name] for name in IMAGE if name in by_name]
+    found: list[tuple[tuple[str, ...], str | None]] = [(t, None) for t in [*pairs, *texts]]
+    found += [((), name) for name in images]
+    if not found:
+        raise InputError(
+            f"None of the columns of '{table.path}' has a usual name for a text or a picture; it has {_listed(table)}. "
+            "Say which it is (text=..., or image=...)."
+        )
+    if len(found) > 1:
+        names = ", ".join(" and ".join(f"'{name}'" for name in (*t, i) if name) for t, i in found)
+        raise InputError(
+            f"Several columns of '{table.path}' may be the input: {names}. Say which is (text=..., image=..., or both "
+            "for a model that reads both)."
+        )
+    return found[0]
+
+
+def _usual(table: Table, names: Sequence[str], what: str) -> str | None:
+    by_name = _by_name(table)
+    found = [by_name[name] for name in names if name in by_name]
+    if len(found) > 1:
+        listed = ", ".join(f"'{name}'" for name in found)
+        raise InputError(
+            f"Several columns of '{table.path}' may be the {what}: {listed}. Say which is ({what}=...; {what}='' for "
+            "none)."
+        )
+    return found[0] if found else None
+
+
+def _by_name(table: Table) -> dict[str, str]:
+    return {name.lower(): name for name in table.columns}
+
+
+def _listed(table: Table) -> str:
+    return ", ".join(f"'{name}'" for name in table.columns)
+
+
+def to_item(table: Table, columns: Columns, prefix: str, row: Row) -> Item:
+    """A row as an item; ``prefix`` goes before the number of a row that has no id."""
+    number, values = row
+    missing = [name for name in columns.used if name not in values]
+    if missing:
+        raise damaged(table.path, number, f"it has no '{missing[0]}'")
+    name = f"{prefix}{number}" if columns.id is None else values[columns.id]
+    if name is None or name == "":
+        raise damaged(table.path, number, f"its '{columns.id}' is empty")
+    label = None if columns.label is None else values[columns.label]
+    names = table.classes.get(columns.label or "")
+    try:
+        return Item(str(name), _value(table, columns, values), to_label(label, names))
+    except InputError as error:
+        raise damaged(table.path, number, str(error).removesuffix(".")) from error
+
+
+def _value(table: Table, columns: Columns, values: Any) -> Any:
+    texts = tuple(_text(name, values[name]) for name in columns.text)
+    text = texts[0] if len(texts) == 1 else texts
+    if columns.image is None:
+        return text
+    picture = _picture(table.path, columns.image, values[columns.image])
+    return {"image": picture, "text": text} if columns.text else picture
+
+
+def _text(name: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise InputError(f"'{name}' is no text but {type(value).__name__}.")
+    return value
+
+
+def _picture(path: Path, name: str, value: Any) -> Any:
+    """A path, beside the table if it is relative; or what HuggingFace stores: the bytes of a file, or its path."""
+    if isinstance(value, dict) and value.get("bytes") is None:
+        value = value.get("path")
+    if isinstance(value, str) and value:
+        return value if "://" in value else str(path.parent / value)
+    content = value.get("bytes") if isinstance(value, dict) else value
+    if not isinstance(content, bytes):
+        raise InputError(f"'{name}' is neither a path nor the bytes of a picture but {type(content).__name__}.")
+    image = need("PIL.Image", "pictures", "vision")
+    try:
+        return open_raster(io.BytesIO(content))
+    except (OSError, SyntaxError, ValueError, image.DecompressionBombError) as error:
+        raise InputError(f"'{name}' is not a picture that can be read: {error}.") from error
+
+
+def to_label(value: Any, names: Sequence[str] | None = None) -> str | int | None:
+    """A label as items have it: a class's name if ``names`` are given, otherwise a whole number or a word.
+
+    Example:
+        >>> to_label("1"), to_label("1", ["negative", "positive"]), to_label("joy")
+        (1, 'positive', 'joy')
+    """
+    if value is None or value == "" or value != value:  # a NaN stands for nothing too
+        return None
+    number = _whole(value)
+    if number is None and not isinstance(value, str | float):
+        raise InputError(f"the label is a {type(value).__name__}; Whence takes one class a sample, or none (label='').")
+    if number is None or names is None:
+        return str(value) if number is None else number
+    if number == -1:  # how HuggingFace writes that a label is kept back
+        return None
+    if not 0 <= number < len(names):
+        raise InputError(f"the label is {number}, and there are {len(names)} classes.")
+    return names[number]
+
+
+def _whole(value: Any) -> int | None:
+    if isinstance(value, str):
+        return int(value) if re.fullmatch(r"\s*-?\d+\s*", value) else None
+    return int(value) if isinstance(value, int) or (isinstance(value, float) and value.is_integer()) else None

@@ -1,0 +1,1 @@
+"""The front door: ``explain``, ``Explainer``, generation and long texts."""

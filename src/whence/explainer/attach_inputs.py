@@ -1,0 +1,71 @@
+"""From a batch back to its inputs: padding off, and every stream with what the user gave for it."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+
+import torch
+
+from ..errors import WhenceWarning
+from ..explanations.explanation import Explanation
+from ..inputs.sample import Sample
+from ..results.input_origin import ImageOrigin, Origin, TextOrigin
+
+
+def attach(one: Explanation, sample: Sample) -> Explanation:
+    """The explanation of one sample, on its own positions, knowing its input."""
+    one = _unpadded(one, sample)
+    streams = dict(one.streams)
+    origins: dict[str, Origin] = {}
+    for kind, origin in _origins(sample, one).items():
+        if kind not in streams and kind in ("audio", "series"):  # the model's only input
+            main = next(iter(streams))
+            streams = {kind if name == main else name: s for name, s in streams.items()}
+        if kind not in streams:
+            continue
+        if isinstance(origin, TextOrigin) and len(origin.tokens) != streams[kind].shape[1]:
+            warnings.warn(
+                f"The tokenizer gives {len(origin.tokens)} tokens and the model scores {streams[kind].shape[1]} "
+                "positions (it merges or adds some), so scores cannot be put to words.",
+                WhenceWarning,
+                stacklevel=2,
+            )
+            continue
+        if isinstance(origin, ImageOrigin) and one.grid is None:
+            continue
+        origins[kind] = origin
+    one = replace(one, streams=streams, origins=(origins,) if origins else ())
+    text = origins.get(next(iter(streams)))
+    if isinstance(text, TextOrigin):
+        special = one.special.clone()
+        special[0, : len(text.tokens)] |= torch.tensor([s is None for s in text.spans], device=special.device)
+        one = replace(one, special=special)
+    return one
+
+
+def _unpadded(one: Explanation, sample: Sample) -> Explanation:
+    """Without the padding that the batch, or the model itself, added on the right."""
+    name, main = next(iter(one.streams.items()))
+    origin = _origins(sample, one).get(name)
+    whole = main.shape == one.scores.shape
+    if not isinstance(origin, TextOrigin) or not whole or len(origin.tokens) >= main.shape[1]:
+        return one
+    keep = len(origin.tokens)
+    if bool((one.scores[:, keep:] != 0).any()):  # not padding, then
+        return one
+    return replace(
+        one,
+        scores=one.scores[:, :keep],
+        special=one.special[:, :keep],
+        streams={**one.streams, name: one.scores[:, :keep]},
+        layers=None if one.layers is None else one.layers[:, :, :keep],
+        branches=None if one.branches is None else one.branches[..., :keep],
+        pairs=None if one.pairs is None else one.pairs[..., :keep, :keep],
+    )
+
+
+def _origins(sample: Sample, one: Explanation) -> dict[str, Origin]:
+    """Where each stream comes from; the text of an encoder and a decoder is the encoder's."""
+    split = "text" not in one.streams and "encoder" in one.streams
+    return {"encoder" if kind == "text" and split else kind: origin for kind, origin in sample.origins.items()}

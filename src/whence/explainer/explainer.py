@@ -1,0 +1,331 @@
+"""From raw input to an explanation: texts, pictures, recordings, series, as the user has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .._utils.progress import track
+from ..errors import InputError, MethodError, ModelError, WhenceError
+from ..explanations.explanation import Explanation, Explanations
+from ..inputs.factory import reader_for
+from ..inputs.pretrained import load_model, load_processor
+from ..inputs.sample import Sample, batches, collate
+from ..inputs.text import TextReader
+from ..methods import methods as all_methods
+from ..targets.seed import Every, Target, every
+from .attach_inputs import attach
+from .chat_template import Messages
+from .explain import explain
+from .generation import Generation, generate
+from .target_labels import Answers, shared, with_targets
+
+WINDOW = 16  # batches that are sorted by length together when a stream is explained
+
+
+class Explainer:
+    """Explains a model's predictions on raw inputs.
+
+    Args:
+        model: any ``nn.Module``; it is left as it is, and moved only if ``device`` or ``dtype`` is given.
+        processor: what turns raw input into tensors: a tokenizer, an image processor, a feature extractor, a processor
+            that holds several; or any function of a picture. Without one, tensors (and time series) can be given.
+        modality: ``"text"``, ``"image"``, ``"image and text"``, ``"audio"`` or ``"series"``; found if not given.
+        labels: names of the classes, if the model's configuration has none.
+        truncate: read the beginning of a text that is longer than the model takes, with a warning; or refuse it.
+        device, dtype: where, and in which precision, the model runs.
+
+    Example:
+        >>> explainer = whence.Explainer.from_pretrained("path-or-hub-id")
+        >>> e = explainer("a gripping film", target="positive")
+        >>> e.save("why.html")
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        processor: Any = None,
+        *,
+        modality: str | None = None,
+        labels: Sequence[str] | Mapping[int, str] | None = None,
+        truncate: bool = True,
+        device: str | torch.device | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise InputError(f"The model is {type(model).__name__}; Whence explains torch.nn.Module objects.")
+        self.model = model if device is None and dtype is None else _moved(model, device, dtype)
+        self.processor = processor
+        self.reader = reader_for(getattr(model, "_orig_mod", model), processor, modality, truncate)
+        self.answers = Answers(model, self.reader, processor, labels)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: str | Path,
+        *,
+        modality: str | None = None,
+        truncate: bool = True,
+        device: str | torch.device | None = None,
+        dtype: torch.dtype | str = torch.float32,
+        trust_remote_code: bool = False,
+        allow_pickle: bool = False,
+        **options: Any,
+    ) -> Explainer:
+        """Load a model and its processor.
+
+        Args:
+            name: a directory, or an id on the HuggingFace hub.
+            modality, truncate, device: as for :class:`Explainer`.
+            dtype: precision; ``"auto"`` keeps that of the file.
+            trust_remote_code: run Python code that comes with the model. Off: such code can do anything.
+            allow_pickle: open weights that are pickled. Off: a pickle can run any code.
+            options: passed on to ``from_pretrained`` (``revision``, ``token``, ``local_files_only``, ...).
+        """
+        model = load_model(str(name), dtype, trust_remote_code, allow_pickle, **options)
+        processor = load_processor(str(name), model, trust_remote_code, **options)
+        return cls(model, processor, modality=modality, truncate=truncate, device=device)
+
+    @property
+    def modality(self) -> str:
+        """What it reads: ``"tensors"`` if it has no processor."""
+        return "tensors" if self.reader is None else self.reader.kind
+
+    @property
+    def compares(self) -> bool:
+        """Whether the model says how well a picture fits a text, as CLIP does."""
+        return self.answers.compares()
+
+    # -- explaining --------------------------------------------------------------------------------------------------
+
+    def __call__(
+        self,
+        inputs: Any,
+        method: str = "conservative-lrp",
+        target: Target = None,
+        *,
+        batch_size: int = 8,
+        progress: bool | None = None,
+        **options: Any,
+    ) -> Any:
+        """Explain one input, or many.
+
+        Args:
+            inputs: a text, a pair of texts, a picture (path, PIL, array), ``{"image": ..., "text": ...}``, a
+                recording, a series, tensors; or a list or iterator of them.
+            method: a name from :func:`whence.methods`.
+            target: as for :func:`whence.explain`; for language models also a token as a string.
+            batch_size: how many are explained together; batches are made of inputs of like length.
+            progress: show a bar on stderr; ``None``: if there is a terminal and more than one batch.
+            options: the method's options.
+
+        Returns:
+            :class:`Explanation` for one input, :class:`Explanations` (a list, in the order given) for many. With
+            :func:`whence.every`, :class:`Explanations` for one input, one for each target, and a list of them for many.
+        """
+        if not self._many(inputs):
+            if self._is_tensors(inputs):
+                found = explain(self.model, self.placed(inputs), method, self.answers.target(target), **options)
+                return self._named(found, target)
+            return self.batch([self.read(inputs)], method, target, options)[0]
+        count = len(inputs) if hasattr(inputs, "__len__") else None
+        stream = track(
+            self.stream(inputs, method, target, batch_size=batch_size, **options), count, "Explaining", progress
+        )
+        return list(stream) if isinstance(target, Every) else Explanations(stream)
+
+    def stream(
+        self,
+        inputs: Iterable[Any],
+        method: str = "conservative-lrp",
+        target: Target = None,
+        *,
+        batch_size: int = 8,
+        **options: Any,
+    ) -> Iterator[Explanation]:
+        """Explain inputs one after the other as they come, in order, in constant memory.
+
+        Example:
+            >>> for e in explainer.stream(open("texts.txt")):
+            ...     print(e.top(3))
+        """
+        if batch_size < 1:
+            raise InputError(f"batch_size must be at least 1, not {batch_size}.")
+        if not self._many(inputs):
+            raise InputError(
+                f"A stream is of several inputs, and this is one ({type(inputs).__name__}): put it in a list."
+            )
+        numbered = enumerate(with_targets(inputs, target))
+        while window := list(islice(numbered, WINDOW * batch_size)):
+            samples = []
+            for i, (item, _) in window:
+                try:
+                    samples.append(self.read(item))
+                except WhenceError as error:
+                    raise type(error)(f"Input {i}: {error}") from error
+            out: dict[int, Explanation] = {}
+            for places in batches(samples, batch_size):
+                wanted = shared([window[i][1][1] for i in places])
+                explained = self.batch([samples[i] for i in places], method, wanted, options)
+                out |= zip(places, explained, strict=True)
+            yield from (out[i] for i in range(len(window)))
+
+    def compare(
+        self, input: Any, methods: Sequence[str] | None = None, targets: Sequence[Target] = (None,), **options: Any
+    ) -> Explanations:
+        """Explain one input by several methods and for several targets, to be looked at side by side.
+
+        Args:
+            input: one input.
+            methods: names; ``None``: all that apply to this model.
+            targets: one explanation each.
+            options: the methods' options.
+        """
+        if self._many(input):
+            raise InputError("Give one input to compare methods on; for several, compare each in turn.")
+        out = Explanations()
+        refused: WhenceError | None = None
+        for name in methods or all_methods():
+            try:
+                out += self(input, name, every(targets), **options)
+            except (ModelError, MethodError) as error:
+                if methods is not None:
+                    raise
+                refused = error
+        if not out and refused is not None:
+            raise refused
+        return out
+
+    def generate(
+        self,
+        prompt: str | Messages,
+        continuation: str | None = None,
+        *,
+        method: str = "conservative-lrp",
+        max_new_tokens: int = 32,
+        sampling: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Generation:
+        """Let a language model write, and explain every token that it wrote.
+
+        Args:
+            prompt: a text; or messages ``[{"role": "user", "content": ...}, ...]``, for the tokenizer's chat template.
+            continuation: what it is to have written; by default it writes itself, the likeliest token each time.
+            method: a name from :func:`whence.methods`.
+            max_new_tokens: how many it writes, at most.
+            sampling: how it writes: further arguments of the model's own ``generate``.
+            options: the method's options.
+
+        Returns:
+            An explanation for each token written, over all tokens before it.
+
+        Example:
+            >>> g = explainer.generate("The capital of Italy is", max_new_tokens=4)
+            >>> g[0].top(3)
+        """
+        if not isinstance(self.reader, TextReader) or not self.answers.speaks():
+            raise ModelError(
+                f"{type(self.model).__name__} is no language model with a tokenizer, so there is no text that it "
+                "writes."
+            )
+        return generate(self.model, self.reader, prompt, continuation, method, max_new_tokens, sampling or {}, options)
+
+    # -- batches -----------------------------------------------------------------------------------------------------
+
+    def batch(self, samples: list[Sample], method: str, target: Any, options: dict[str, Any]) -> list[Any]:
+        """Explain inputs that were read (:meth:`read`) and have one shape, together.
+
+        Returns:
+            What is found of each: an explanation, or with :func:`whence.every` several.
+        """
+        tensors = collate(samples)
+        inputs: Any = tensors[""] if list(tensors) == [""] else tensors
+        found = self._explain(self.placed(inputs), method, self.answers.target(target, samples), options)
+        named = self._named(found, target)
+        if isinstance(named, Explanations):
+            return [Explanations(attach(e[i], sample) for e in named) for i, sample in enumerate(samples)]
+        return [attach(named[i], sample) for i, sample in enumerate(samples)]
+
+    def _named(self, found: Explanation | Explanations, target: Any) -> Any:
+        """Classes by their names; of several targets, in each explanation."""
+        if isinstance(found, Explanation):
+            return self.answers.named(found, target)
+        return Explanations(self.answers.named(e, one) for e, one in zip(found, target.targets, strict=True))
+
+    def _explain(self, inputs: Any, method: str, target: Any, options: dict[str, Any]) -> Any:
+        """An explanation; if the model itself cannot take the input, a sentence that says so."""
+        try:
+            return explain(self.model, inputs, method, target, **options)
+        except (RuntimeError, ValueError, IndexError):
+            try:
+                with torch.no_grad():
+                    self.model(**inputs) if isinstance(inputs, Mapping) else self.model(inputs)
+            except (RuntimeError, ValueError, IndexError) as error:
+                raise InputError(f"The model itself fails on this input: {str(error).splitlines()[0]}") from error
+            raise
+
+    def read(self, raw: Any) -> Sample:
+        """One raw input as tensors, with the way back."""
+        if self.reader is None or self._is_tensors(raw):
+            if self._is_tensors(raw):
+                return _tensors(raw)
+            raise InputError(
+                f"This explainer has no processor, so it takes tensors, not {type(raw).__name__}. Give it one: "
+                "Explainer(model, processor=tokenizer or image processor)."
+            )
+        return self.reader.read(raw)
+
+    def _is_tensors(self, raw: Any) -> bool:
+        if isinstance(raw, Mapping | tuple):
+            values = raw.values() if isinstance(raw, Mapping) else raw
+            return bool(raw) and all(isinstance(v, Tensor) for v in values)
+        return isinstance(raw, Tensor)
+
+    def _many(self, inputs: Any) -> bool:
+        """Whether these are several inputs: a list or an iterator, but not one text, picture, series or tensor."""
+        if isinstance(inputs, np.ndarray):
+            return inputs.dtype.kind in "UO"  # of strings or objects
+        if isinstance(inputs, str | bytes | Path | Mapping | Tensor | tuple):
+            return False
+        if isinstance(inputs, list):
+            return not (self.modality == "series" and bool(inputs) and _is_number(inputs[0]))
+        one = hasattr(inputs, "columns") or hasattr(inputs, "getpixel")  # a table, a picture
+        return hasattr(inputs, "__iter__") and not one
+
+    def placed(self, inputs: Any) -> Any:
+        """Inputs where the model is, floats in its precision."""
+        parameter = next(self.model.parameters(), torch.zeros(()))
+
+        def place(t: Any) -> Any:
+            if not isinstance(t, Tensor):
+                return t
+            return t.to(parameter.device, parameter.dtype) if t.is_floating_point() else t.to(parameter.device)
+
+        if isinstance(inputs, Mapping):
+            return {k: place(v) for k, v in inputs.items()}
+        return tuple(map(place, inputs)) if isinstance(inputs, tuple) else place(inputs)
+
+
+def _moved(model: nn.Module, device: Any, dtype: Any) -> nn.Module:
+    try:
+        return model.to(device=device, dtype=dtype)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise InputError(f"The device '{device}' cannot be used here: {str(error).splitlines()[0]}") from error
+
+
+def _is_number(item: Any) -> bool:
+    return isinstance(item, int | float) or (isinstance(item, list) and bool(item) and isinstance(item[0], int | float))
+
+
+def _tensors(raw: Any) -> Sample:
+    """One sample that is given as tensors."""
+    named = dict(raw) if isinstance(raw, Mapping) else {"": raw}
+    if isinstance(raw, tuple) or any(not t.dim() or len(t) != 1 for t in named.values()):
+        raise InputError("In a list, tensors hold one sample each, as a batch of one; give a whole batch by itself.")
+    return Sample(named, {})

@@ -1,0 +1,1 @@
+"""What the user holds: an explanation that shows, saves and compares itself."""

@@ -1,0 +1,54 @@
+"""A table of scores: layers by heads, layers by tokens, tokens by tokens, tokens written by tokens read."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+from .._utils import atomic_files
+from ..errors import InputError
+from ..render.view_model import Cells
+
+ENDINGS = (".png", ".svg", ".pdf", ".html", ".csv")
+
+
+class Table(Cells):
+    """Scores with a name for each row and column, to be looked at and kept.
+
+    Example:
+        >>> e.table("heads").save("heads.png")
+    """
+
+    def show(self) -> None:
+        """Print it, in colour where there is a terminal."""
+        from ..render.score_table import show
+
+        show(self)
+
+    def _repr_html_(self) -> str:
+        from ..render.score_table import fragment
+
+        return fragment(self)
+
+    def save(self, path: str | Path) -> Path:
+        """Write it to a file; its ending says how: ``.png``, ``.svg``, ``.pdf``, ``.html`` or ``.csv``."""
+        from ..render import score_table
+
+        path, ending = Path(path), Path(path).suffix.lower()
+        if ending not in ENDINGS:
+            raise InputError(f"A table is not saved as '{path.name}': use one of the endings {', '.join(ENDINGS)}.")
+        if ending == ".csv":
+            atomic_files.write(path, self._csv().encode())
+        elif ending == ".html":
+            atomic_files.write(path, score_table.page(self).encode())
+        else:
+            atomic_files.write(path, score_table.draw(self, ending[1:]))
+        return path
+
+    def _csv(self) -> str:
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(["", *self.columns])
+        writer.writerows([name, *map(repr, row.tolist())] for name, row in zip(self.rows, self.values, strict=True))
+        return out.getvalue()

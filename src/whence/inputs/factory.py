@@ -1,0 +1,76 @@
+"""Which reader a model and its processor need."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from torch import nn
+
+from ..errors import InputError
+from .audio import SoundReader
+from .image import PictureReader
+from .image_text import FEATURES, JointReader
+from .sample import Reader
+from .series import SeriesReader
+from .text import TextReader
+
+MODALITIES = ("text", "image", "image and text", "audio", "series")
+
+
+def reader_for(model: nn.Module, processor: Any, modality: str | None, truncate: bool) -> Reader | None:
+    """The reader; ``None`` if only tensors can be given."""
+    kind = modality or _kind(model, processor)
+    if kind is None:
+        return None
+    if kind not in MODALITIES:
+        raise InputError(f"The modality is one of {', '.join(MODALITIES)}, not {kind!r}.")
+    if kind == "series":
+        return SeriesReader(model, getattr(model, "main_input_name", "past_values"))
+    if processor is None:
+        raise InputError(f"To read {kind} this model needs a processor: Explainer(model, processor=...).")
+    tokenizer = getattr(processor, "tokenizer", None) or processor
+    picture = getattr(processor, "image_processor", None) or processor
+    if kind == "text":
+        return TextReader(tokenizer, model, truncate)
+    if kind == "image":
+        return PictureReader(picture, getattr(model, "main_input_name", None) or _first(model))
+    if kind == "audio":
+        return SoundReader(getattr(processor, "feature_extractor", None) or processor)
+    text = TextReader(tokenizer, model, truncate)
+    return JointReader(text, None if picture is tokenizer else PictureReader(picture))
+
+
+def _first(model: nn.Module) -> str:
+    """What a model calls its picture: ``pixel_values``, or, if it has no such argument, its first one."""
+    takes = inspect.signature(model.forward).parameters
+    named = [name for name, p in takes.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    anything = any(p.kind is p.VAR_KEYWORD for p in takes.values())
+    return "pixel_values" if "pixel_values" in takes or anything or not named else named[0]
+
+
+def _kind(model: nn.Module, processor: Any) -> str | None:
+    """What a model reads: by the arguments it takes and what its processor makes."""
+    takes = set(inspect.signature(model.forward).parameters)
+    if processor is None:
+        return "series" if getattr(model, "main_input_name", "") == "past_values" else None
+    makes = set(getattr(processor, "model_input_names", ()) or ())
+    both = hasattr(processor, "tokenizer") and hasattr(processor, "image_processor")
+    text = "input_ids" in makes or hasattr(processor, "convert_ids_to_tokens") or hasattr(processor, "vocabulary")
+    if both and {"input_ids", "pixel_values"} <= takes:
+        return "image and text"
+    if text and takes & set(FEATURES):
+        return "image and text"
+    if hasattr(processor, "feature_extractor") or makes & {"input_values", "input_features"}:
+        return "audio"
+    if both:
+        return "image" if "pixel_values" in takes else "text"
+    if text:
+        return "text"
+    if (
+        "pixel_values" in makes
+        or hasattr(processor, "image_mean")
+        or getattr(model, "main_input_name", "") == "pixel_values"
+    ):
+        return "image"
+    return "image" if callable(processor) else None

@@ -1,0 +1,158 @@
+"""A model and its processor, from a directory or the hub: safely, and as the model's own configuration says."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from .._utils.optional_imports import need
+from ..errors import FileError, InputError, MissingError, ModelError
+from .smiles import SmilesTokenizer
+
+PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "spiece.model", "sentencepiece.bpe.model", "vocab.json")
+#: numbers of things that are made one by one before any weight is looked for: a damaged one would fill the memory
+MOST = {
+    "num_hidden_layers": 10_000, "num_layers": 10_000, "n_layer": 10_000, "n_layers": 10_000, "encoder_layers": 10_000,
+    "decoder_layers": 10_000, "num_experts": 10_000, "num_local_experts": 10_000, "n_routed_experts": 10_000,
+    "num_labels": 1_000_000,
+}  # fmt: skip
+REMOTE = (
+    "This model brings its own Python code, which is not run unless you say so: read it, and give "
+    "trust_remote_code=True (--trust-remote-code) if you trust it."
+)
+
+
+def load_model(name: str, dtype: Any, trust_remote_code: bool, allow_pickle: bool, **options: Any) -> nn.Module:
+    """The model that a directory, or a repository of the hub, holds, in the class that its configuration names."""
+    transformers = need("transformers", "pretrained models", "hf")
+    directory = Path(name).expanduser()
+    if directory.exists() or name.startswith((".", "/", "~")) or "\\" in name:
+        _check_directory(directory, allow_pickle)
+        name = str(directory)
+    with _explained(name, "model"):
+        config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code, **options)
+        cls = _class(transformers, config, trust_remote_code)
+        pickle = {} if allow_pickle else {"use_safetensors": True}
+        remote = {"trust_remote_code": True} if trust_remote_code else {}
+        model, report = cls.from_pretrained(
+            name, config=config, dtype=dtype, output_loading_info=True, **pickle, **remote, **options
+        )
+    _check_loaded(name, report)
+    out: nn.Module = model.eval()
+    return out
+
+
+def load_processor(name: str, model: nn.Module, trust_remote_code: bool, **options: Any) -> Any:
+    """The tokenizer, image processor or feature extractor, or what holds several; ``None`` for time series."""
+    transformers = need("transformers", "pretrained models", "hf")
+    if getattr(model, "main_input_name", "") == "past_values":
+        return None
+    directory = Path(name).expanduser()
+    name = str(directory) if directory.exists() else name
+    vocabulary = directory / "vocab.txt"
+    if vocabulary.exists() and not any((directory / f).exists() for f in TOKENIZER_FILES):
+        if SmilesTokenizer.reads(vocabulary):
+            return SmilesTokenizer.from_vocabulary(vocabulary)
+        if getattr(model.config, "model_type", "") not in ("bert", "electra", "distilbert", "mobilebert", "lxmert"):
+            raise ModelError(
+                f"'{name}' has a vocabulary but no description of its tokenizer (tokenizer.json). Make the tokenizer "
+                "yourself and give it: Explainer(model, processor=tokenizer)."
+            )
+    tried: list[str] = []
+    for loader in ("AutoProcessor", "AutoTokenizer", "AutoImageProcessor", "AutoFeatureExtractor"):
+        try:
+            return getattr(transformers, loader).from_pretrained(name, trust_remote_code=trust_remote_code, **options)
+        except Exception as error:  # each loader fails in ways of its own; all reasons are given below
+            tried.append(f"{loader}: {str(error).splitlines()[0][:160] if str(error) else type(error).__name__}")
+    raise ModelError(
+        f"No tokenizer or image processor is found in '{name}'. Save it beside the model "
+        "(tokenizer.save_pretrained(directory)), or give it: Explainer(model, processor=tokenizer). Tried: "
+        + "; ".join(tried)
+    )
+
+
+def _check_directory(directory: Path, allow_pickle: bool) -> None:
+    if not directory.is_dir():
+        what = "is a file" if directory.exists() else "does not exist"
+        raise FileError(f"The model directory '{directory}' {what}. Give the directory that holds config.json.")
+    config = directory / "config.json"
+    if not config.exists():
+        raise FileError(f"'{directory}' holds no model: it has no config.json.")
+    try:
+        settings = json.loads(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise FileError(f"'{config}' is damaged: {error}.") from error
+    for name, most in MOST.items():
+        number = settings.get(name) if isinstance(settings, dict) else None
+        if isinstance(number, int | float) and number > most:
+            raise FileError(f"'{config}' is damaged: '{name}' is {number:g}, and no model has more than {most:,}.")
+    safe = list(directory.glob("*.safetensors"))
+    pickled = [p for pattern in PICKLED for p in directory.glob(pattern)]
+    if not safe and not pickled:
+        raise FileError(f"'{directory}' holds a config.json but no weights (no .safetensors file).")
+    if not safe and not allow_pickle:
+        raise ModelError(
+            f"The weights in '{directory}' ({pickled[0].name}) are pickled, and a pickle can run any code when it is "
+            "opened. Convert them to safetensors (model.save_pretrained), or, if you trust them, say "
+            "allow_pickle=True (--allow-pickle)."
+        )
+
+
+def _class(transformers: Any, config: Any, trust_remote_code: bool) -> Any:
+    """The class that the configuration names."""
+    names = getattr(config, "architectures", None) or []
+    if getattr(config, "auto_map", None) and not hasattr(transformers, (names or ["?"])[0]):
+        if not trust_remote_code:
+            raise ModelError(REMOTE)
+        kinds = [k for k in config.auto_map if k.startswith("AutoModel")]
+        return getattr(transformers, kinds[0])
+    for name in names:
+        if hasattr(transformers, name):
+            return getattr(transformers, name)
+    raise ModelError(
+        f"The model's config.json names {'the class ' + names[0] if names else 'no class'} ('architectures'): this "
+        "transformers does not know it. Load the model yourself and give it: Explainer(model, processor=...)."
+    )
+
+
+def _check_loaded(name: str, report: dict[str, Any]) -> None:
+    missing = sorted(report.get("missing_keys", ()))
+    mismatched = sorted(str(k) for k in report.get("mismatched_keys", ()))
+    if missing or mismatched:
+        raise ModelError(
+            f"'{name}' lacks weights that the model needs ({len(missing) + len(mismatched)}, the first: "
+            f"{(missing + mismatched)[0]}), and would run on random numbers in their place. Load the class that was "
+            "saved, or train the missing part first."
+        )
+
+
+@contextlib.contextmanager
+def _explained(name: str, what: str) -> Any:
+    """A library's many errors as a sentence."""
+    try:
+        yield
+    except (InputError, FileError, ModelError, MissingError):
+        raise
+    except Exception as error:  # HuggingFace, safetensors and the network each have their own
+        if "trust_remote_code" in str(error):
+            raise ModelError(REMOTE) from error
+        first = str(error).strip().splitlines()
+        raise ModelError(
+            f"The {what} '{name}' could not be loaded: {first[0][:300] if first else type(error).__name__}"
+            + ("" if Path(name).exists() else " (There is no directory of that name either.)")
+        ) from error
+
+
+def quiet() -> None:
+    """No bars and no messages of transformers, for the rest of this process: for commands and worker processes."""
+    try:
+        from transformers.utils import logging
+    except ImportError:  # load_model says how to get it
+        return
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()

@@ -1,0 +1,1 @@
+"""How relevance is propagated through one operation: rules, rulebooks, the ledger. It knows no model."""

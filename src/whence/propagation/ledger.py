@@ -1,0 +1,393 @@
+"""The ledger: where relevance went. Sums at every block boundary, and what each operation kept for itself.
+
+Conservation (Ali et al. 2022) asks that the relevance entering an operation leave it again. It fails where biases
+and constants take a share, and where a function is differentiated that is not homogeneous. The ledger writes
+down each such loss (or gain) with its place, so that the books balance::
+
+    sums[:, l + 1] = sums[:, l] + everything absorbed inside block l
+"""
+
+from __future__ import annotations
+
+import functools
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..tracing.axes import Axes, Axis
+from ..tracing.coverage import EXACT
+from ..tracing.node import Node, attach, node_of
+from ..tracing.op_call import Call, Hold, Rule, as_it_is, map_tensors
+from ..tracing.reductions import per_sample, precise
+from .relevance_function import Local
+
+#: products of two tensors
+PRODUCTS = {"matmul", "mix"}
+#: operations that meet no infinities: those of masks end at a softmax, or at a sigmoid or an exponential; under a zero
+#: gradient they count as nothing
+FINITE = {"linear", "convolution", "norm", "gated", "attention", "matmul", "mix"}
+#: what may join constants to what depends on the input
+JOINING = {"cat", "stack", "where"}
+#: functions of one tensor that are one step of a backward, which can be looked at from both sides
+SINGLE = {"layer_norm", "gelu", "silu", "relu", "tanh", "sigmoid"}
+#: what a stabiliser took where a tensor is read several times
+STABILISER = "stabiliser"
+
+
+@dataclass
+class Entry:
+    """Relevance that one operation absorbed (positive) or created (negative): ``[batch]``."""
+
+    seq: int
+    kind: str
+    name: str
+    amount: Tensor
+
+
+class Ledger:
+    """Relevance at every layer, and what was absorbed or created on the way, per sample.
+
+    Attributes:
+        total: ``[batch]``, relevance at the target.
+        sums: ``[batch, blocks + 1]``, relevance entering block 0, 1, ... and leaving the last block.
+        entries: every loss and gain, in the order of the forward pass.
+
+    Example:
+        >>> e.ledger.sums[0, 0] / e.ledger.total[0]     # how much of the prediction reached the input
+        >>> print(e.ledger)
+    """
+
+    def __init__(self, batch: Axis, hold: Hold = as_it_is) -> None:
+        self.batch = batch
+        self._hold = hold
+        self.entries: list[Entry] = []
+        self.total = torch.zeros(batch.size)
+        self.sums = torch.zeros(batch.size, 0)
+        self._marks: list[int] = []
+        self._by_operation: dict[tuple[int, str], Entry] = {}
+
+    # -- written during the backward --------------------------------------------------------------------------
+
+    def watch(self, call: Call, rule: Rule | None) -> Callable[[Tensor], None] | None:
+        """For a gradient-form method: prepare to measure what an operation absorbs.
+
+        Returns a function to call with the operation's output, or ``None`` if nothing can be lost there.
+        """
+        if rule is None and call.kind == "structural" and call.name not in JOINING:
+            return None
+        constant = constant_of(call)
+        exact = getattr(rule, "conserves", rule is None and call.kind in EXACT and call.name != "batch_norm")
+        if constant is None and exact:
+            return None
+        single = call.name in SINGLE and not call.inplace and len(call.traced) == 1
+        if single and not exact and rule is None and call.argument(0, "input") is call.traced[0]:
+            return functools.partial(self._across, call, constant)
+        watched: list[tuple[Tensor, float]] = []
+        short = None if exact or rule is not None or constant is not None else _enough(call)
+        if not exact:
+            chosen = [(t, 1.0) for t in call.traced] if short is None else [short]
+            watched = [(attach(t.view_as(t), node_of(t)), times) for t, times in chosen]
+            aliases = {id(t): alias for (t, _), (alias, _) in zip(chosen, watched, strict=True)}
+            call.replace([aliases.get(id(t), t) for t in call.traced])
+
+        def done(out: Tensor) -> None:
+            if not out.requires_grad:
+                return
+            node, name = node_of(out), _name(call)
+            if constant is not None:
+                kind = "constant" if call.kind.startswith(("shift", "structural")) else "bias"
+                self._measure(out, lambda: constant, {kind: 1.0} if exact else {kind: 1.0, call.kind: -1.0}, node, name)
+            if not exact:
+                if short is None:
+                    node.kept = True  # what is measured is the value that it has now
+                    self._measure(out, self._hold(out.detach()), {call.kind: 1.0}, node, name)
+                for alias, times in watched:
+                    node_of(alias).kept = True
+                    self._measure(alias, self._hold(alias.detach()), {call.kind: -times}, node, name)
+
+        return done
+
+    def bias(self, call: Call) -> Callable[[Tensor], None] | None:
+        """Of a linear layer with a bias: what to call with the gradient of its output, to enter what the bias takes."""
+        bias = call.argument(2, "bias")
+        if bias is None:
+            return None
+        name, made = _name(call), list[Node]()
+        call.placed = made.append
+
+        def took(gradient: Tensor) -> None:
+            self.absorb(made[0].seq, "bias", name, _inner(gradient, bias, made[0].axes, self.batch))
+
+        return took
+
+    def _across(self, call: Call, constant: Tensor | None, out: Tensor) -> None:
+        """Measure a single step of the backward: what arrived, less what left and what a constant took.
+
+        Its value is made again then: it is cheap, and autograd keeps what it was made of, not what it made.
+        """
+        node, name, axes = node_of(out), _name(call), node_of(call.traced[0]).axes
+        node_of(call.traced[0]).kept = True  # what is measured is the value that it has now
+        given = self._hold(call.traced[0].detach())
+        func, rest = call.func, (call.args[1:], {k: v for k, v in call.kwargs.items() if k != "input"})
+
+        def hook(left: tuple[Tensor, ...], arrived: tuple[Tensor | None, ...]) -> None:
+            gradient, finite = arrived[0], node.kind in FINITE
+            if gradient is None:
+                return
+            x = given()
+            value = func(x, *rest[0], **rest[1])
+            amount = self._inner(gradient, value, node.axes, finite) - self._inner(left[0], x, axes, finite)
+            if constant is not None:
+                taken = self._inner(gradient, constant, node.axes, finite)
+                self.absorb(node.seq, "bias", name, taken)
+                amount = amount - taken
+            self.absorb(node.seq, node.kind, name, amount)
+
+        step: Any = out.grad_fn
+        step.register_hook(hook)
+
+    def _inner(self, gradient: Tensor, factor: Tensor, axes: Axes, finite: bool) -> Tensor:
+        """Per-sample inner product ``[batch]``; an infinity under a zero gradient counts as nothing."""
+        met = factor if finite else torch.where(gradient == 0, 0.0, factor.to(gradient.dtype))
+        return _inner(gradient, met, axes, self.batch)
+
+    def _measure(
+        self, tensor: Tensor, held: Callable[[], Tensor], kinds: dict[str, float], node: Node, name: str
+    ) -> None:
+        """Enter ``sum held x gradient`` under each kind, with its sign, when the gradient of ``tensor`` is known."""
+        axes, finite = node_of(tensor).axes, node.kind in FINITE
+
+        def hook(gradient: Tensor) -> None:
+            amount = self._inner(gradient, held(), axes, finite)
+            for kind, sign in kinds.items():
+                self.absorb(node.seq, kind, name, amount if sign == 1 else sign * amount)
+
+        if node_of(tensor) is node:
+            _with_gradient_of_output(tensor, hook)
+        else:
+            tensor.register_hook(hook)
+
+    def operation(self, op: Local, incoming: Tensor, outgoing: tuple[Tensor, ...]) -> None:
+        """For a relevance-form method: enter what an operation did not pass on."""
+        if outgoing[0] is incoming:
+            return
+        left = per_sample(precise(incoming), op.node.axes, self.batch)
+        for relevance, node in zip(outgoing, op.nodes, strict=True):
+            left = left - per_sample(precise(relevance), node.axes, self.batch)
+        self.absorb(op.node.seq, op.kind, op.name, left)
+
+    def stabilised(self, node: Node, incoming: Tensor, outgoing: Tensor) -> None:
+        """For a relevance-form method: enter what a stabiliser took where a tensor is read several times."""
+        left = per_sample(incoming, node.axes, self.batch) - per_sample(outgoing, node.axes, self.batch)
+        self.absorb(node.seq + 1, STABILISER, "copy", left.detach())  # by those that read it, not by what made it
+
+    def absorb(self, seq: int, kind: str, name: str, amount: Tensor) -> None:
+        """One entry per operation: its output's side and its inputs' sides add up."""
+        entry = self._by_operation.get((seq, kind))
+        if entry is None:
+            entry = self._by_operation[seq, kind] = Entry(seq, kind, name, amount)
+            self.entries.append(entry)
+        else:
+            entry.amount = entry.amount + amount
+
+    def enter(self, entries: list[Entry]) -> None:
+        """Take what was measured for another target's sake, at the same time."""
+        for entry in entries:
+            self.absorb(entry.seq, entry.kind, entry.name, entry.amount)
+
+    def forget(self) -> None:
+        """Start anew."""
+        self.entries, self._by_operation = [], {}
+
+    # -- read afterwards ---------------------------------------------------------------------------------------
+
+    def close(
+        self, total: Tensor, sums: list[Tensor], marks: list[int], before: set[int], ends: Collection[int] = ()
+    ) -> None:
+        """Set the sums at the block boundaries.
+
+        Args:
+            total: relevance at the target.
+            sums: relevance at each boundary.
+            marks: the boundaries, in the order of operations.
+            before: operations before the place where the backward ended: none of its business.
+            ends: those of them that made what it ended at: whoever reads that stands behind it.
+        """
+        inner = before.difference(ends)
+        self.entries = [
+            x for x in self.entries if (x.seq - 1 not in inner if x.kind == STABILISER else x.seq not in before)
+        ]
+        self.total = total.detach()
+        self.sums = torch.stack(sums, 1) if sums else total.new_zeros(len(total), 0)
+        self._marks = marks
+        self.entries.sort(key=lambda entry: entry.seq)
+
+    def stage(self, entry: Entry) -> int:
+        """0: before the first block; ``l + 1``: inside block ``l``; one past the last block: the head."""
+        return bisect_left(self._marks, entry.seq)
+
+    @property
+    def absorbed(self) -> dict[str, Tensor]:
+        """Per kind of loss, ``[batch, blocks + 2]``: before block 0, in each block, in the head. Negative: created."""
+        out: dict[str, Tensor] = {}
+        for entry in self.entries:
+            table = out.setdefault(
+                entry.kind, torch.zeros(self.batch.size, len(self._marks) + 1, dtype=entry.amount.dtype)
+            )
+            table[:, self.stage(entry)] += entry.amount
+        return out
+
+    @property
+    def imbalance(self) -> Tensor:
+        """``[batch, blocks + 1]``: how far the books of each block, and of the head, fail to balance."""
+        absorbed = sum(
+            self.absorbed.values(), start=torch.zeros(self.batch.size, len(self._marks) + 1, dtype=self.sums.dtype)
+        )
+        above = torch.cat([self.sums[:, 1:], self.total[:, None]], 1)
+        return above - self.sums - absorbed[:, 1:]
+
+    def largest(self, k: int = 5, sample: int = 0) -> list[tuple[str, str, int, float]]:
+        """The largest losses and gains of a sample: kind, name, stage and amount."""
+        ranked = sorted(self.entries, key=lambda entry: -abs(float(entry.amount[sample])))
+        return [(x.kind, x.name, self.stage(x), float(x.amount[sample])) for x in ranked[:k]]
+
+    def select(self, samples: list[int]) -> Ledger:
+        """The ledger of some samples."""
+        some = Ledger(Axis(len(samples)))
+        some.entries = [Entry(x.seq, x.kind, x.name, x.amount[samples]) for x in self.entries]
+        some.total, some.sums = self.total[samples], self.sums[samples]
+        some._marks = self._marks
+        return some
+
+    def record(self) -> dict[str, Any]:
+        """What is kept of it in a file."""
+        entries = [{"seq": x.seq, "kind": x.kind, "name": x.name, "amount": x.amount} for x in self.entries]
+        return {"total": self.total, "sums": self.sums, "marks": self._marks, "entries": entries}
+
+    @staticmethod
+    def of(record: Mapping[str, Any]) -> Ledger:
+        """The ledger of which a record was kept."""
+        ledger = Ledger(Axis(len(record["total"])))
+        ledger.total, ledger.sums, ledger._marks = record["total"], record["sums"], list(record["marks"])
+        ledger.entries = [Entry(**entry) for entry in record["entries"]]
+        return ledger
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Ledger):
+            return NotImplemented
+        mine, others = ([x.total, x.sums, *(entry.amount for entry in x.entries)] for x in (self, other))
+        return (
+            self._marks == other._marks
+            and [(x.seq, x.kind, x.name) for x in self.entries] == [(x.seq, x.kind, x.name) for x in other.entries]
+            and all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(mine, others, strict=True))
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # tensors have no hash
+
+    @staticmethod
+    def join(ledgers: list[Ledger]) -> Ledger:
+        """The ledger of a batch that was explained one by one; an operation that a sample did not meet took nothing."""
+        joined = Ledger(Axis(len(ledgers)))
+        joined.total = torch.cat([x.total for x in ledgers])
+        joined.sums = torch.cat([x.sums for x in ledgers])
+        joined._marks = ledgers[0]._marks
+        ends = [*joined._marks, 1 + max(joined._marks, default=0)]  # a place inside each stage
+        amounts: dict[tuple[int, str], Entry] = {}
+        for i, ledger in enumerate(ledgers):
+            for x in ledger.entries:
+                seq = x.seq if ledger._marks == joined._marks else ends[ledger.stage(x)]
+                entry = amounts.setdefault((seq, x.kind), Entry(seq, x.kind, x.name, torch.zeros_like(joined.total)))
+                entry.amount[i] += x.amount[0]
+        joined.entries = sorted(amounts.values(), key=lambda entry: entry.seq)
+        return joined
+
+    def __repr__(self) -> str:
+        blocks = self.sums.shape[1] - 1
+        lines = [f"Ledger of {self.batch.size} sample(s), {max(blocks, 0)} blocks; sample 0:"]
+        lines.append(f"  target                  {float(self.total[0]):+.6g}")
+        for i in range(blocks, -1, -1):
+            where = f"into block {i}" if i < blocks else "out of the last block" if blocks else "into all streams"
+            lines.append(f"  {where:<24}{float(self.sums[0, i]):+.6g}")
+        for kind, name, stage, amount in self.largest():
+            place = "embeddings" if stage == 0 else "head" if stage > blocks else f"block {stage - 1}"
+            verb = "absorbed" if amount >= 0 else "created"
+            lines.append(f"  {verb} {abs(amount):.3g} by {kind} at {name}" + (f" ({place})" if blocks > 0 else ""))
+        return "\n".join(lines)
+
+
+def constant_of(call: Call) -> Tensor | None:
+    """The constant that an otherwise linear operation adds to its output, shaped to be added to it."""
+    if call.name == "batch_norm" and call.args and not call.argument(5, "training", False):
+        return torch.as_tensor(call.func(torch.zeros_like(call.args[0]), *call.args[1:], **call.kwargs))
+    if call.kind in ("linear", "convolution", "norm"):
+        position = {"linear": 2, "addmm": 0, "layer_norm": 3}.get(call.name, 2 if call.kind == "convolution" else None)
+        bias = None if position is None else call.argument(position, "bias")
+        if not isinstance(bias, Tensor) or bias.requires_grad:
+            return None
+        return bias.reshape(-1, *(1,) * (call.traced[0].dim() - 2)) if call.kind == "convolution" else bias
+    if call.kind in ("shift-by-constant", "shift"):
+        other = next((a for a in call.args if not (isinstance(a, Tensor) and a.requires_grad)), 0.0)
+        value = other if isinstance(other, Tensor) else torch.as_tensor(other, dtype=call.traced[0].dtype)
+        scale = call.kwargs.get("alpha", 1) * (-1 if call.name == "sub" and other is call.args[1] else 1)
+        return torch.mul(value.detach(), scale)
+    if call.name in JOINING and any(
+        t.is_floating_point() and t.numel() and not t.requires_grad for t in call.tensors
+    ):  # tokens of the model's own beside those of the input
+        traced = {id(t) for t in call.traced}
+        args, kwargs = map_tensors((call.args, call.kwargs), lambda t: torch.zeros_like(t) if id(t) in traced else t)
+        return torch.as_tensor(call.func(*args, **kwargs))
+    return None
+
+
+def _enough(call: Call) -> tuple[Tensor, float] | None:
+    """Of a product, the operand that tells all, and how often what is measured there was created.
+
+    Gradient x value sums to the same over each operand and the output: what a product of two creates is that sum once
+    more, measured where it is smallest. Attention is linear in its values, whose sum is that of its output; what its
+    queries and keys get, the same for both, is left.
+    """
+    if call.kind == "attention":
+        query, key, value = (call.argument(i, name) for i, name in enumerate(("query", "key", "value")))
+        distinct = len({id(query), id(key), id(value)} & {id(t) for t in call.traced}) == 3 == len(call.traced)
+        return (min(query, key, key=Tensor.numel), 2.0) if distinct else None
+    return (min(call.traced, key=Tensor.numel), 1.0) if call.kind in PRODUCTS and len(call.traced) == 2 else None
+
+
+def _with_gradient_of_output(made: Tensor, hook: Callable[[Tensor], None]) -> None:
+    """Call a function with the gradient of what an operation made, also if the model overwrites that later.
+
+    A hook on a view (linear layers return a view of what they compute) would be lost then; one on the layer is not.
+    """
+    base, shape = made._base, made.shape
+    if base is None or base.grad_fn is None or base.numel() != made.numel():
+        made.register_hook(hook)
+        return
+
+    def before(gradients: tuple[Tensor, ...]) -> None:
+        if gradients[0] is not None:
+            hook(gradients[0].reshape(shape))
+
+    base.grad_fn.register_prehook(before)
+
+
+def _inner(gradient: Tensor, factor: Tensor, axes: Axes, batch: Axis) -> Tensor:
+    """Per-sample inner product ``[batch]``."""
+    gradient = precise(gradient)
+    factor = factor if factor.dtype == gradient.dtype else factor.to(gradient.dtype)
+    if factor.dim() == 1 and factor.shape[0] == gradient.shape[-1] and gradient.dim() > 1:
+        return per_sample(gradient @ factor, axes[:-1], batch)
+    if factor.shape == gradient.shape and axes and axes[0] == (batch,):
+        order = sorted(range(1, gradient.dim()), key=lambda d: -gradient.stride()[d])  # as it lies in memory
+        flat = [t.permute(0, *order).reshape(batch.size, 1, -1) for t in (gradient, factor)]
+        return torch.matmul(flat[0], flat[1].mT).reshape(-1)
+    return per_sample(gradient * factor, axes, batch)
+
+
+def _name(call: Call) -> str:
+    names = [getattr(t, "_whence_name", "") for t in call.tensors]
+    found = next((n for n in names if n), "")
+    return found.rsplit(".", 1)[0] if found else call.name

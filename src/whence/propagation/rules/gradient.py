@@ -1,0 +1,336 @@
+"""Substitutions: operations with the same value and the derivative that a method asks for.
+
+Relevance is then gradient x input, one ordinary backward. Notation as in the papers: ``sg()`` is stop-gradient.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...tracing.attention_record import operands, shown_by
+from ...tracing.fused_attention import Shown
+from ...tracing.node import node_of
+from ...tracing.op_call import Call, Rule
+from ...tracing.reductions import precise
+from ...tracing.sparse_rows import alias
+from ..relevance_function import LinearParts, linear_parts
+from .linear import pull
+
+
+def conserves(rule: Callable[[Call], Any]) -> Callable[[Call], Any]:
+    """Mark a rule under which all relevance of the output reaches the inputs, but for a bias."""
+    rule.conserves = True  # type: ignore[attr-defined]  # read by the ledger
+    return rule
+
+
+@conserves
+def detach_heads(call: Call) -> Any:
+    """Attention heads (Ali et al. 2022, sec. 3.1): ``y_j = sum_i x_i sg(p_ij)``. Only the values get relevance.
+
+    A fused kernel stays fused: with ``sg(q)`` and ``sg(k)`` it *is* this rule, in memory linear in the sequence. So is
+    ``sg(mask)``: a bias may depend on the input, too.
+    """
+    if call.kind == "attention":
+        value = call.argument(2, "value")
+        call.blocked |= {id(t) for t in call.traced if t is not value}
+        args = [t.detach() if isinstance(t, Tensor) and i != 2 else t for i, t in enumerate(call.args)]
+        kwargs = {k: t.detach() if isinstance(t, Tensor) and k != "value" else t for k, t in call.kwargs.items()}
+        return call.func(*args, **kwargs)
+    softmax = {id(t) for t, n in zip(call.tensors, call.nodes, strict=True) if n is not None and n.softmax is not None}
+    return call.run(*(t.detach() if id(t) in softmax else t for t in call.traced))
+
+
+def expose_heads(call: Call) -> Any:
+    """:func:`detach_heads` for attention written out: the probabilities are constants whose gradient can be read."""
+    softmax = {id(t) for t, n in zip(call.tensors, call.nodes, strict=True) if n is not None and n.softmax is not None}
+    operands = [t.detach().requires_grad_() if id(t) in softmax else t for t in call.traced]
+    call.exposed = next((new for old, new in zip(call.traced, operands, strict=True) if new is not old), None)
+    call.blocked |= softmax
+    return call.run(*operands)
+
+
+def halve_heads(call: Call) -> Any:
+    """:func:`detach_heads`, the values with half of their relevance: the half of the probabilities is dropped.
+
+    So does the published vision code of PA-LRP (Bakish et al. 2025).
+    """
+    return _Scaled.apply((0.5,), detach_heads(call))[0]
+
+
+class _ConstantDeviation(torch.autograd.Function):
+    """A normalisation whose deviation is a constant: ``y = w (x - mean) / sg(std) + b``."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, center: bool, x: Tensor) -> Tensor:
+        shape, weight, bias, eps = _norm_arguments(call)
+        dims = tuple(range(-len(shape), 0))
+        if call.name == "layer_norm":
+            output, _, rstd = torch.native_layer_norm(x, shape, weight, bias, eps)
+        else:
+            output = call.run(x)
+            eps = torch.finfo(x.dtype).eps if eps is None else eps
+            rstd = torch.rsqrt(x.square().mean(dims, keepdim=True) + eps)
+        ctx.save_for_backward(rstd.to(x.dtype), weight)
+        ctx.dims, ctx.center = dims, center and call.name == "layer_norm"
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        rstd, weight = ctx.saved_tensors
+        g = grads[0] if weight is None else grads[0] * weight
+        if ctx.center:
+            g = g - g.mean(ctx.dims, keepdim=True)
+        return None, None, g * rstd
+
+
+def _norm_arguments(call: Call) -> tuple[list[int], Tensor | None, Tensor | None, Any]:
+    names = ("input", "normalized_shape", "weight", "bias", "eps")
+    if call.name == "rms_norm":
+        names = ("input", "normalized_shape", "weight", "eps", "bias")
+    given = {**dict(zip(names, call.args, strict=False)), **call.kwargs}
+    eps = given.get("eps", 1e-5 if call.name == "layer_norm" else None)
+    return list(given["normalized_shape"]), given.get("weight"), given.get("bias"), eps
+
+
+@conserves
+def detach_deviation(call: Call) -> Any:
+    """LayerNorm (Ali et al. 2022, sec. 3.2): ``y = (x - E[x]) / sg(sqrt(eps + Var[x]))``, the mean attached.
+
+    Also RMSNorm, and a normalisation written out: where a tensor is multiplied or divided by a statistic of
+    itself, the statistic is a constant.
+    """
+    if call.kind == "norm":
+        return _ConstantDeviation.apply(call, True, call.traced[0])
+    return call.run(*_without_statistics(call))
+
+
+def detach_mean_and_deviation(call: Call) -> Any:
+    """As :func:`detach_deviation`, the mean a constant too (the default of Ali et al.'s class; not conservative)."""
+    if call.kind == "norm":
+        return _ConstantDeviation.apply(call, False, call.traced[0])
+    return call.run(*_without_statistics(call))
+
+
+def _without_statistics(call: Call) -> list[Tensor]:
+    """The operands with the normalising one detached: the statistic, or else the denominator."""
+    last = call.tensors[-1]
+    marked = {id(t) for t in call.traced if node_of(t).statistic and t.shape != _widest(call.traced)}
+    marked = marked or {id(last)}
+    return [t.detach() if id(t) in marked else t for t in call.traced]
+
+
+def _widest(tensors: list[Tensor]) -> torch.Size:
+    return torch.Size(torch.broadcast_shapes(*(t.shape for t in tensors)))
+
+
+class _Ratio(torch.autograd.Function):
+    """``y = f(x)`` with derivative ``f(x) / (x + eps)`` (0 where that is not finite)."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, eps: float, x: Tensor) -> Tensor:
+        y: Tensor = call.run(x)
+        ratio = torch.add(x, eps)
+        torch.div(y, ratio, out=ratio).nan_to_num_(0.0, 0.0, 0.0)
+        ctx.save_for_backward(ratio)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        (ratio,) = ctx.saved_tensors
+        return None, None, grads[0] * ratio
+
+
+@conserves
+def activation_ratio(call: Call) -> Any:
+    """``f(x) = x sg(f(x) / x)``: GELU, SiLU and their like pass on all the relevance they get.
+
+    The identity rule of LRP in gradient form (Achtibat et al. 2024, eq. 9; Mehri et al. 2025, sec. 3.4).
+    """
+    return _ratio(call, 0.0)
+
+
+@conserves
+def stabilised_ratio(call: Call) -> Any:
+    """:func:`activation_ratio` with the stabiliser of Achtibat et al.'s code: ``f(x) / (x + 1e-10)``."""
+    return _ratio(call, 1e-10)
+
+
+def _ratio(call: Call, eps: float) -> Any:
+    if len(call.traced) != 1 or call.traced[0].shape != getattr(call.args[0], "shape", None):
+        return call.run()
+    return _Ratio.apply(call, eps, call.traced[0])
+
+
+@conserves
+def detach_own_gate(call: Call) -> Any:
+    """``x g(x)`` written out (QuickGELU, GELU-tanh): ``x sg(g(x))``, the same as :func:`activation_ratio`."""
+    if len(call.traced) == 1:  # x * x
+        return call.traced[0] * call.traced[0].detach()
+    a, b = call.traced
+    keep = a if node_of(a).linear else b
+    return call.run(*(t if t is keep else t.detach() for t in call.traced))
+
+
+@conserves
+def detach_gate(call: Call) -> Any:
+    """A gated unit ``act(gate) * up``: ``sg(act(gate)) * up``; two ungated factors share equally."""
+    a, b = call.traced
+    na, nb = node_of(a), node_of(b)
+    if na.activated == nb.activated:
+        halves = 0.5 * (call.run(a.detach(), b) + call.run(a, b.detach()))
+        call.blocked.clear()  # each half cuts one factor, together they cut none
+        return halves
+    gate = a if na.activated else b
+    return call.run(*(t.detach() if t is gate else t for t in call.traced))
+
+
+class _Scaled(torch.autograd.Function):
+    """Tensors as they are, the gradient of each times a constant."""
+
+    @staticmethod
+    def forward(ctx: Any, factors: tuple[float, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.factors = factors
+        return tuple([alias(x) for x in tensors])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        return None, *[gradient * factor for gradient, factor in zip(grads, ctx.factors, strict=True)]
+
+
+@conserves
+def share_product(call: Call) -> Any:
+    """A product of factors that all depend on the input: each gets the same share (Achtibat et al. 2024, eq. 15).
+
+    In gradient form the gradient of the product is halved. For attention written out this makes a half of the plain
+    gradient at the values and a quarter at queries and keys.
+    """
+    factors = sum(t.requires_grad for t in call.tensors)
+    return call.run() if factors < 2 else _Scaled.apply((1 / factors,), call.run())[0]
+
+
+def share_attention(call: Call) -> Any:
+    """Fused attention under :func:`share_product` at both of its products, the softmax differentiated."""
+    names = ("query", "key", "value", "attn_mask")
+    operands = [call.argument(i, name) for i, name in enumerate(names)]
+    live = [isinstance(t, Tensor) and t.requires_grad for t in operands]
+    read = 1 / max(1, live[2] + any((live[0], live[1], live[3])))
+    found = read / max(1, live[0] + live[1])
+    factors = [factor for factor, alive in zip((found, found, read, read), live, strict=True) if alive]
+    scaled = iter(_Scaled.apply(tuple(factors), *(t for t, alive in zip(operands, live, strict=True) if alive)))
+    given = [next(scaled) if alive else t for t, alive in zip(operands, live, strict=True)]
+    return call.func(*given, *call.args[4:], **{k: v for k, v in call.kwargs.items() if k not in names})
+
+
+def show_map(call: Call) -> Any:
+    """Fused attention that is looked at: the kernel as it is, its derivative by way of its map, which is shown."""
+    given = operands(call)
+    call.shown = shown_by(call, given)
+    return _Shown.apply(call.shown, call.func, *given)
+
+
+class _Shown(torch.autograd.Function):
+    """``softmax(q k^T) v`` by the model's kernel; its backward shows map and gradient, a few heads at a time."""
+
+    @staticmethod
+    def forward(ctx: Any, shown: Shown, func: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor, m: Any) -> Tensor:
+        ctx.shown = shown
+        return func(q, k, v, m, is_causal=shown.causal, scale=shown.scale)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        (G,), shown = grads, ctx.shown
+        query, key, value = (G.new_empty(t.shape) for t in (shown.query, shown.key, shown.value))
+        to_mask = None
+        for piece in shown.pieces(whole=ctx.needs_input_grad[5]):
+            part, arrived = shown.part(piece), G[piece]
+            A, gradient = part.map(), part.gradient(arrived)
+            if shown.visit is not None:
+                shown.visit(piece, A, gradient)
+            value[piece] = A.mT @ precise(arrived)
+            scores = gradient.sub_((A * gradient).sum(-1, keepdim=True)).mul_(A)  # the softmax differentiated
+            query[piece] = (scores @ part.key) * part.scale
+            key[piece] = (scores.mT @ part.query) * part.scale
+            if ctx.needs_input_grad[5]:
+                to_mask = scores.to(G.dtype).sum_to_size(shown.mask.shape)
+        return None, None, query, key, value, to_mask
+
+
+LayerRule = Callable[..., Tensor]  # (apply, x, weight, R, bias) -> relevance of x, see rules.linear
+
+
+def substitute(rule: LayerRule) -> Rule:
+    """A rule for the relevance of a linear layer's input, as a substitution: ``dy/dx`` becomes ``R_x / x``.
+
+    Inside an attention (projections of queries, keys, values and of what was read) linear layers keep their derivative.
+    """
+
+    def run(call: Call) -> Any:
+        parts = linear_parts(call)
+        return call.run() if parts[0] is None else _Converted.apply(call, parts, rule, call.traced[0])
+
+    return run
+
+
+class _Converted(torch.autograd.Function):
+    """A linear layer whose backward turns the gradient into relevance, applies a rule, and turns it back."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, parts: LinearParts, rule: LayerRule, x: Tensor) -> Tensor:
+        output: Tensor = call.run(x)
+        ctx.save_for_backward(x, output)
+        ctx.parts, ctx.rule, ctx.node = parts, rule, node_of(x)
+        call.placed = functools.partial(setattr, ctx, "node")
+        call.kept = node_of(x).kept = True
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        (gradient,), (x, output), (weight, bias, apply) = grads, ctx.saved_tensors, ctx.parts
+        if ctx.node.projection:
+            return None, None, None, pull(apply, x, weight)[1](gradient)
+        relevance = ctx.rule(apply, x, weight, gradient * output, bias)
+        return None, None, None, torch.where(x == 0, torch.zeros_like(x), relevance / (x + x.sign() * 1e-10))
+
+
+def residual_gamma(gamma: float) -> Rule:
+    """The gamma rule at a residual addition ``y = a + b`` (Berend et al. 2026, eq. 3 and 4); other sums stay plain.
+
+    ``R_a = w(a) a / (w(a) a + w(b) b) R_y`` with ``w(z) = 1 + gamma [z y > 0]``: a summand against the sum's sign
+    counts for less. In gradient form ``y w(a) / (w(a) a + w(b) b)``, which is 1 wherever both have the same sign.
+    """
+
+    @conserves
+    def run(call: Call) -> Any:
+        if len(call.traced) != 2 or call.name != "add" or "alpha" in call.kwargs:
+            return call.run()
+        return _ResidualGamma.apply(call, gamma, *call.tensors[:2])
+
+    return run
+
+
+class _ResidualGamma(torch.autograd.Function):
+    """A sum whose backward is the gamma rule, if the sum turns out to be a residual addition."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, gamma: float, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        ctx.gamma, ctx.node = gamma, node_of(a)
+        call.placed = functools.partial(setattr, ctx, "node")
+        node_of(a).kept = node_of(b).kept = True
+        return a + b
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        (gradient,), (a, b) = grads, ctx.saved_tensors
+        if not ctx.node.residual:
+            return None, None, gradient.sum_to_size(a.shape), gradient.sum_to_size(b.shape)
+        a, b = precise(a), precise(b)
+        y = a + b
+        weights = [1 + ctx.gamma * (z * y > 0).to(y.dtype) for z in (a, b)]
+        scale = torch.where(y == 0, 1.0, y / (weights[0] * a + weights[1] * b))
+        return None, None, *((gradient * torch.where(y == 0, 1.0, scale * w)).to(gradient.dtype) for w in weights)

@@ -1,0 +1,280 @@
+"""Rules that carry relevance from an operation's output to its inputs (LRP, deep Taylor decomposition).
+
+Each takes the operation (:class:`whence.propagation.relevance_function.Local`) and the relevance ``R`` of its output,
+and returns the relevance of each traced input. ``eps`` is the stabiliser of the published code: every denominator ``b``
+becomes ``b + eps`` (not sign-aware), and 0 / 0 is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...tracing.node import Node, node_of
+from ...tracing.op_call import Call, Rule
+from ...tracing.sparse_rows import among
+from ..relevance_function import Bypass, Local, Phase, Propagate, RelevanceRule
+from ..rulebook import Rulebook
+from .linear import EPS, Layer, absolute, epsilon, over_, safe_divide, z_plus
+
+
+def share(contributions: list[Tensor], R: Tensor, sums: Callable[[Tensor], Tensor], eps: float = EPS) -> list[Tensor]:
+    """Normalise the two summands of a residual addition (Chefer et al. 2021a, eq. 7), per sample.
+
+    Each gets the share of the total relevance that the size of its own sum deserves, so that opposite signs do
+    not blow up while their sum stays. The identity where both sums have the sign of the total.
+
+    Args:
+        contributions: relevance of the summands before normalisation.
+        R: relevance of the sum.
+        sums: sums a tensor over all but the batch.
+    """
+    factors = shares([sums(c) for c in contributions], sums(R), eps)
+    return [c.mul_(factor) for c, factor in zip(contributions, factors, strict=True)]
+
+
+def shares(totals: list[Tensor], total: Tensor, eps: float = EPS) -> list[Tensor]:
+    """What :func:`share` multiplies each summand with, from their sums and that of the relevance."""
+    each = torch.stack(totals)
+    sizes = each.abs()
+    return list(safe_divide(safe_divide(sizes, sizes.sum(0).expand_as(sizes), eps) * total, each, eps).unbind())
+
+
+@dataclass
+class Summed:
+    """A sum inside a larger operation, as the rules of sums see one (as :class:`Local`)."""
+
+    inputs: list[Tensor]
+    output: Tensor
+    sums: Callable[[Tensor], Tensor]
+    is_bias: bool = False
+
+
+class Rules:
+    """The rules as a trace uses them: bound to a stabiliser and to the phase of the backward.
+
+    Args:
+        phase: what the backward carries now; a rulebook has one for all its rules.
+        eps: the stabiliser.
+    """
+
+    def __init__(self, phase: Phase | None = None, eps: float = EPS) -> None:
+        self.phase = Phase() if phase is None else phase
+        self.eps = eps
+        self._scratch: dict[tuple[torch.Size, torch.dtype, torch.device], Tensor] = {}
+
+    def __call__(self, rule: RelevanceRule) -> Callable[[Call], Tensor]:
+        """The substitution that runs an operation with a rule in its backward."""
+
+        def run(call: Call) -> Tensor:
+            out: Tensor = Propagate.apply(call, rule, self.phase, *call.traced)
+            call.kept = True
+            for tensor in call.traced:
+                node_of(tensor).kept = True
+            return out
+
+        run.__name__ = rule.__name__
+        return run
+
+    def layer(self, rule: Callable[..., Tensor], absorb: bool = True, **options: Any) -> Callable[[Call], Tensor]:
+        """The substitution that runs a linear layer or a convolution with a rule of :mod:`.linear`.
+
+        A weighted sum whose weight is not at hand (a batch norm) follows :meth:`deep_taylor`.
+
+        Args:
+            rule: ``rule(apply, x, w, R, bias, **options)``, the relevance of ``x``.
+            absorb: whether biases absorb their share; if not, they take no part.
+            options: the rule's own.
+
+        Example:
+            >>> rules.layer(gamma, gamma=0.1)
+        """
+
+        def follow(op: Local, R: Tensor) -> tuple[Tensor, ...]:
+            if op.apply is None or op.weight is None:
+                return self.deep_taylor(op, R)
+            bias = op.bias if absorb else None
+            return (_layer(op, R, lambda layer, R: rule(layer, layer.x, layer.w, R, bias, **options)),)
+
+        follow.__name__ = getattr(rule, "__name__", "layer")
+        return self(follow)
+
+    @staticmethod
+    def first(first: Rule, others: Rule) -> Rule:
+        """A rule for layers that read the raw input (at most moved or cut into patches), and one for all others.
+
+        Example:
+            >>> rules.first(rules.layer(z_box), rules.layer(gamma))
+        """
+
+        def run(call: Call) -> Any:
+            node = node_of(call.traced[0])
+            while node.kind == "structural" and node.parents:
+                node = node.parents[0]
+            return (first if node.kind == "input" else others)(call)
+
+        run.__name__ = f"{first.__name__} or {others.__name__}"
+        return run
+
+    def composite(self, changes: Mapping[str, Rule] | None = None) -> Rulebook:
+        """A whole rulebook of plain LRP: where ``changes`` has no rule for a kind of operation, it has one.
+
+        Weighted sums follow the epsilon rule, and so does every other sum (:meth:`deep_taylor`); the factors of a
+        product get half each; norms, activations and softmax pass relevance on unchanged.
+
+        Args:
+            changes: kind of operation -> rule, made by :meth:`layer` or by calling this object with a rule.
+
+        Example:
+            >>> rules = Rules()
+            >>> rules.composite({"linear": rules.layer(gamma), "convolution": rules.layer(flat)})
+        """
+        sums = ("add", "shift-by-constant", "shift", "reduce", "unknown")
+        unchanged = ("norm", "center", "normalise", "gated", "self-gate", "activation", "scale", "softmax")
+        book: dict[str, Rule] = {
+            **dict.fromkeys(("linear", "convolution"), self.layer(epsilon)),
+            **dict.fromkeys(sums, self(self.deep_taylor)),
+            **dict.fromkeys(("matmul", "mix", "gate"), self(self.product)),
+            **dict.fromkeys(unchanged, self.identity),
+        }
+        return Rulebook({**book, **(changes or {})}, maps=True, phase=self.phase)
+
+    def identity(self, call: Call) -> Tensor:
+        """All relevance to the input: norms, activations, scaling by a constant.
+
+        Of several inputs, to the one that is normalised or gated, none to its statistic or to its own gate.
+        """
+        main = call.traced[0]
+        for tensor in call.traced:
+            node = node_of(tensor)
+            if not node.statistic and (call.kind != "self-gate" or node.linear):
+                main = tensor
+                break
+        out: Tensor = Bypass.apply(self.phase, main, call.run())
+        call.kept = True
+        return out
+
+    def softmax(self, call: Call) -> Tensor:
+        """The identity; a mask that hides nothing, and that the model therefore left out, is added all the same.
+
+        (The published BERT code always adds it, with the stabiliser that goes with every addition. It is below the
+        resolution of any type but float64.)
+        """
+        scores = call.traced[0]
+        if not self.adds_nothing(scores) or node_of(scores).kind == "shift-by-constant":
+            return self.identity(call)
+        return self(self.add_nothing)(call)
+
+    def adds_nothing(self, scores: Tensor) -> bool:
+        """Whether the published code would add a mask that hides nothing, and it can be told."""
+        return self.phase.masked and scores.dtype == torch.float64
+
+    def add_nothing(self, op: Local | Summed, R: Tensor) -> tuple[Tensor, ...]:
+        """:meth:`add_constant` with a constant of zeros."""
+        x = op.inputs[0].detach()
+        part = torch.where(R == 0, R, x * safe_divide(R, x, self.eps))
+        own = op.sums(part)
+        return (part.mul_(shares([own, torch.zeros_like(own)], op.sums(R), self.eps)[0]),)
+
+    def deep_taylor(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
+        """``R_j = sum_i x_j dy_i/dx_j R_i / y_i`` (Chefer et al. 2021a, eq. 1): whatever has no other rule."""
+        grads = op.vjp(self.ratio(R, op.output))
+        return tuple(x.detach() * g for x, g in zip(op.inputs, grads, strict=True))
+
+    def ratio(self, R: Tensor, y: Tensor) -> Tensor:
+        """``R / (y + eps)``; 0 where ``y`` is."""
+        return over_(R, torch.add(y, self.eps)).masked_fill_(y == 0, 0.0)
+
+    def linear(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
+        """:func:`z_plus`, with the forward's product at hand."""
+        if op.apply is None or op.weight is None:
+            return self.deep_taylor(op, R)
+        w_abs = absolute(op.weight, self._absolute)
+        relevance = _layer(op, R, lambda layer, R: z_plus(layer, layer.x, layer.w, R, eps=self.eps, w_abs=w_abs))
+        return (self.read_by_several(op, relevance),)
+
+    def read_by_several(self, op: Local, relevance: Tensor) -> Tensor:
+        """:meth:`copied`, where several linear layers and something else read the input (queries, keys and values)."""
+        node = op.nodes[0]
+        several = node.linear_uses > 1 and node.other_uses
+        return self.copied(op.inputs[0].detach(), relevance) if several else relevance
+
+    def _absolute(self, w: Tensor) -> Tensor:
+        """``|w|``, in a buffer that the next weight of this shape overwrites."""
+        key = (w.shape, w.dtype, w.device)
+        if key not in self._scratch:
+            self._scratch[key] = torch.empty_like(w)
+        return torch.abs(w, out=self._scratch[key])
+
+    def product(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
+        """A matrix product: eq. 1, half to each factor (eq. 7; both factors sum to the same)."""
+        return tuple(r.div_(len(op.inputs)) for r in self.deep_taylor(op, R))
+
+    def add(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
+        """A residual addition: eq. 1, normalised by :func:`share`."""
+        contributions = list(self.deep_taylor(op, R))
+        if len(contributions) == 2:
+            whole = [c.reshape((1,) * (R.dim() - c.dim()) + c.shape) for c in contributions]  # of one that is broadcast
+            shared = share(whole, R, op.sums, self.eps)
+            return tuple(s.reshape(c.shape) for s, c in zip(shared, contributions, strict=True))
+        return tuple(contributions)
+
+    def add_constant(self, op: Local | Summed, R: Tensor) -> tuple[Tensor, ...]:
+        """Adding a mask or a position: as :meth:`add`, the constant's share going no further; a bias takes none."""
+        x = op.inputs[0].detach()
+        constant = op.output - x
+        if op.is_bias:
+            return (R.sum_to_size(x.shape),)
+        s = safe_divide(R, op.output, self.eps)
+        parts = [x * s, torch.where(s == 0, torch.zeros_like(s), constant * s)]
+        return (share(parts, R, op.sums, self.eps)[0].sum_to_size(x.shape),)
+
+    def select(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
+        """Picking a token: its relevance goes to where it was picked, nothing elsewhere."""
+        return op.vjp(self.copied(op.output, R))
+
+    def copied(self, x: Tensor, R: Tensor) -> Tensor:
+        """``x R / (x + eps)``: the published code where a tensor is read twice (its ``Clone``) or picked from.
+
+        The identity but for the stabiliser, which is below the resolution of any type but float64. Unlike there,
+        relevance is not lost where ``x`` is exactly 0, and no NaN comes of what a mask hides.
+        """
+        if x.dtype != torch.float64:
+            return R
+        factor = x + self.eps
+        return torch.div(x, factor, out=factor).masked_fill_((x == 0) | x.isinf(), 1.0) * R
+
+    def fan_out(self, tensor: Tensor, node: Node) -> None:
+        """Register :meth:`copied` on a tensor that several operations read."""
+        if tensor.dtype != torch.float64:
+            return
+        value = tensor.detach()
+
+        def hook(R: Tensor) -> Tensor | None:
+            if not self.phase.relevance or not node.other_uses:
+                return None
+            passed = self.copied(value, R)
+            if self.phase.ledger is not None:
+                self.phase.ledger.stabilised(node, R, passed)
+            return passed
+
+        tensor.register_hook(hook)
+
+
+def _layer(op: Local, R: Tensor, rule: Callable[[Layer, Tensor], Tensor]) -> Tensor:
+    """A rule for a weighted sum, with its forward's product at hand; rows that carry nothing are left out."""
+    apply, weight = op.apply, op.weight
+    assert apply is not None
+    assert weight is not None
+    x = op.inputs[0].detach()
+    if not op.by_rows:
+        return rule(Layer(apply, x, weight, op.bias, op.output, lambda s: op.vjp(s)[0]), R)
+
+    def run(R: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        return rule(Layer(apply, x, weight, op.bias, y, lambda s: torch.matmul(s, weight)), R)
+
+    return among(op.skipping.alive(R), run, R, x, op.output)

@@ -1,0 +1,1 @@
+"""From attention maps, gradients and relevance to scores per token. It knows no method."""

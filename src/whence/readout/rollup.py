@@ -1,0 +1,173 @@
+"""Rolling attention maps up: what reaches the explained rows through all layers.
+
+Only the rows that the target reads are wanted ([CLS], the last token, all of a mean), so a few row vectors walk the
+layers from the last to the first, ``v <- v + v A``, instead of a product of square matrices.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..errors import MethodError, ModelError, WhenceWarning
+from ..runs.run import Run
+from ..tracing.node import node_of
+from .token_mixing import mixers
+
+
+def several_streams(run: Run) -> bool:
+    """Whether some attention is between other tokens than those of the first."""
+    tokens = run.tokens()
+    return any(r.axes[r.query] != tokens or r.axes[r.key] != tokens for r in run.trace.attentions)
+
+
+def require_attention(run: Run, method: str, *layers: int | None) -> None:
+    """Refuse a model without attention, attention inside windows, layers out of range."""
+    run.check_whole()
+    records = run.trace.attentions
+    if run.trace.coverage.opaque:
+        raise ModelError(
+            f"The model computes '{run.trace.coverage.opaque[0]}' in a kernel of its own, of which nothing can be seen "
+            f"and which may be its attention, so '{method}' has no maps to read. Switch to attention in torch itself "
+            '(HuggingFace: attn_implementation="sdpa" when the model is loaded); gradient-x-input works as it is.'
+        )
+    if not records:
+        raise ModelError(
+            f"The model has no attention that could be seen, so '{method}' has nothing to read. Input-level methods "
+            "(conservative-lrp, gradient-x-input) work without attention."
+        )
+    if run.around:
+        raise ModelError(
+            "What the model reads goes partly round its attention: through convolutions, by sampling, or in sums that "
+            f"are not followed. '{method}' would miss that. Input-level methods (conservative-lrp, gradient-x-input) "
+            "work."
+        )
+    if run.windowed():
+        raise ModelError(
+            "The model's attention is not between its tokens one by one, but inside windows of them, over merged ones "
+            f"or over features ({records[0].shape[2]} keys), which '{method}' does not roll up. Input-level methods "
+            "(conservative-lrp, gradient-x-input) work."
+        )
+    if run.trace.pieces or _side_by_side(run):
+        raise ModelError(
+            "The model's attention is in pieces that stand side by side (a sliding window, several attentions that are "
+            f"added at once), which '{method}' does not roll up. Input-level methods (conservative-lrp, "
+            "gradient-x-input) work."
+        )
+    for layer in layers:
+        if layer is not None and not -len(records) <= layer < len(records):
+            raise MethodError(f"Layer {layer} is out of range: the model has {len(records)} attention layers.")
+
+
+def _side_by_side(run: Run) -> bool:
+    """Whether two attentions are added to the tokens at once, neither of which reads what the other wrote."""
+    done: set[int] = set()
+    for residual in run.trace.residuals:
+        own = [run.trace.attentions[i] for i in residual.attentions if i not in done]
+        done |= set(residual.attentions)
+        nodes = [node_of(r.output) for r in own if r.output is not None]
+        if any(b.between(a) is None for a, b in itertools.pairwise(nodes)):
+            return True
+    return False
+
+
+def require_maps(run: Run, method: str, *layers: int | None) -> None:
+    """:func:`require_attention`, and refuse attentions that are not all over the same tokens."""
+    require_attention(run, method, *layers)
+    if several_streams(run):
+        sizes = sorted({r.shape[1:] for r in run.trace.attentions})
+        raise ModelError(
+            f"The model's attentions are between different sets of tokens (queries and keys: {sizes}), which "
+            f"'{method}' does not roll up. Methods for several streams (generic-attention, rollout) and input-level "
+            "methods (conservative-lrp, gradient-x-input) work."
+        )
+
+
+def require_local(run: Run, method: str) -> None:
+    """Refuse a model whose tokens also meet outside attention, which a method that rolls layers up would miss."""
+    found = mixers(run)
+    if not found:
+        return
+    first = next(i for i, r in enumerate(run.trace.residuals) if r.attentions)
+    inside = any(r is mixer for r in run.trace.residuals[first:] for mixer in found)
+    if inside or run.source(None).embedded:
+        raise ModelError(
+            f"Tokens read one another outside attention, too (in {len(found)} of the model's "
+            f"{len(run.trace.residuals)} residual branches: convolutions, recurrences, state spaces), which '{method}' "
+            "does not follow. Input-level methods (conservative-lrp, gradient-x-input) work."
+        )
+    warnings.warn(
+        f"Before its first attention the model lets positions read one another (a convolution): '{method}' tells of "
+        "positions as they enter that attention, not of the signal before.",
+        WhenceWarning,
+        stacklevel=3,
+    )
+
+
+def read_rows(gradient: Tensor) -> Tensor:
+    """Which rows of the last attention the target depends on: ``[batch, 1, queries]``, summing to 1.
+
+    Args:
+        gradient: ``[batch, heads, queries, keys]``, of the last attention's probabilities.
+    """
+    return explained_rows((gradient != 0).any(-1).any(1).to(gradient.dtype))
+
+
+def explained_rows(read: Tensor) -> Tensor:
+    """``[batch, 1, queries]``, summing to 1, from which rows are read (not 0), ``[batch, queries]``."""
+    rows = (read != 0).to(read.dtype)
+    return (rows / rows.sum(-1, keepdim=True).clamp(min=1))[:, None]
+
+
+def roll(rows: Tensor, A: Tensor, normalise: bool = False) -> Tensor:
+    """One layer of a roll-up: ``rows . (I + A)``.
+
+    Args:
+        rows: ``[batch, rows, queries]``, what has come down to this layer.
+        A: its map, ``[batch, queries, keys]``.
+        normalise: divide each row of ``I + A`` by its sum.
+
+    Returns:
+        ``[batch, rows, keys]``.
+    """
+    if normalise:
+        rows = rows / (1 + A.sum(-1))[:, None]
+    return rows + rows @ A
+
+
+def roll_up(maps: Sequence[Tensor], rows: Tensor, normalise: bool = False) -> Tensor:
+    """``rows . (I + A_L) ... (I + A_1)``, of all layers' maps, first layer first: see :func:`roll`."""
+    for A in reversed(maps):
+        rows = roll(rows, A, normalise)
+    return rows
+
+
+def positive_mean(maps: Tensor) -> Tensor:
+    """``E_h(.)^+``: the mean over heads of the positive part, ``[batch, queries, keys]``."""
+    return maps.clamp(min=0).mean(1)
+
+
+def looked_at(maps: Tensor) -> Tensor:
+    """``[batch, 1, queries, keys]``: which pairs some head looks at; false for what a mask hides."""
+    return (maps > 0).any(1, keepdim=True)
+
+
+def stacked(layers: Sequence[Tensor]) -> Tensor | None:
+    """``[batch, layers, ...]``, or ``None`` where the layers are not of one shape."""
+    return torch.stack(list(layers), 1) if len({t.shape for t in layers}) == 1 else None
+
+
+def column_sums(total: Tensor, padding: Tensor | None) -> Tensor:
+    """Sum over all rows that are tokens: ``[batch, keys]``."""
+    if padding is not None and padding.shape[-1] == total.shape[-2]:
+        total = total.masked_fill(padding[:, :, None], 0.0)
+    return total.sum(-2)
+
+
+def all_rows(like: Tensor) -> Tensor:
+    """Every row in place of some, ``[batch, rows, queries]``, to start a full matrix: ``[batch, queries, queries]``."""
+    return torch.eye(like.shape[-1], dtype=like.dtype, device=like.device).expand(len(like), -1, -1)

@@ -1,0 +1,245 @@
+"""Pictures, recordings, series and plain numbers with their scores, drawn on axes."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.ticker import MaxNLocator
+
+from ...results.input_origin import ImageOrigin, SeriesOrigin, SoundOrigin
+from ..palette import AGAINST, FOR, OPAQUE
+from ..phrases import flat
+from ..view_model import Floats, Panel, View
+from .page import DARK, GREY, LABEL, MARGIN, PALE, SMALL, Page
+
+LARGEST = 1200  # pixels of a picture's longer side that are drawn
+COLUMNS = 4  # pictures in a row
+WIDEST, HIGHEST = 2.6, 2.8  # inches of a picture
+CHANNELS = 12  # lines of a series
+GUTTER = 0.4  # inches, left of a plot, for its numbers
+NAME = 0.68  # and for the name of a channel
+INSET = 0.14
+BROAD = 6.0  # inches: enough for the scale of colours and a sentence beside it
+BELOW = 0.3  # inches, under a plot, for numbers and a label
+
+
+def tint(scores: Floats, limit: float) -> Floats:
+    """Scores as colours: red, green, blue and opacity, 0 to 1, in a last axis of their own.
+
+    Example:
+        >>> tint(np.array([0.0, 2.0]), 2.0)[:, 3].tolist()
+        [0.0, 0.85]
+    """
+    strength = np.clip(np.abs(scores) / limit, 0, 1) if limit > 0 else np.zeros_like(scores)
+    colour = np.where(scores[..., None] >= 0, np.array(FOR), np.array(AGAINST)) / 255
+    return np.concatenate([colour, OPAQUE * strength[..., None]], -1)
+
+
+def pictures(page: Page, views: list[tuple[View, Panel]], captions: list[tuple[str, str]], targets: int) -> None:
+    """The picture, and beside it the same with each view's scores on it: four in a row, or a row for each method."""
+    first = views[0][1]
+    image = first.origin.image if isinstance(first.origin, ImageOrigin) else None
+    before = 0 if image is None else 1
+    shown: list[tuple[int, tuple[str, str], Panel, float | None]] = []
+    for i, (caption, (view, panel)) in enumerate(zip(captions, views, strict=True)):
+        place = i + before if targets == 1 else (i // targets) * (targets + before) + i % targets + before
+        shown.append((place, caption, panel, view.limit))
+    if image is not None:
+        shown.insert(0, (0, ("input", ""), first, None))
+    gap = 0.16
+    columns = min(len(shown), COLUMNS) if targets == 1 else targets + before
+    room = min((page.inner - gap * (columns - 1)) / columns, WIDEST)
+    high, wide = _shape(first)
+    scale = min(room / wide, HIGHEST / high)
+    wide, high = wide * scale, high * scale
+    row = 0
+    for place, caption, panel, limit in shown:
+        if place // columns > row:
+            page.y += high + 0.42
+            row = place // columns
+        x = MARGIN + (place % columns) * (max(wide, min(room, 1.6)) + gap)
+        for k, text in enumerate(caption):
+            fitting = page.fonts.shorten(page.fonts.show(text), LABEL - k, max(wide, min(room, 1.6)))
+            page.write(fitting, x, page.y + 0.14 + 0.135 * k, LABEL - k, GREY if k else DARK)
+        page.axes(x, page.y + 0.35, wide, high, lambda ax, p=panel, m=limit: _picture(ax, p, m))  # type: ignore[misc]  # defaults bind the loop's variables
+    page.y += high + 0.42
+
+
+def _shape(panel: Panel) -> tuple[float, float]:
+    """Height and width, in any unit."""
+    if isinstance(panel.origin, ImageOrigin):
+        return float(panel.origin.image.shape[0]), float(panel.origin.image.shape[1])
+    scores = panel.heat if panel.heat is not None else panel.patches
+    assert scores is not None, "a panel drawn as a picture has scores in two dimensions"
+    return float(scores.shape[0]), float(scores.shape[1])
+
+
+def _picture(ax: Axes, panel: Panel, limit: float | None) -> None:
+    """The picture as it is, or in pale grey under the colours of its scores."""
+    ax.set_xticks([])
+    ax.set_yticks([])
+    high, wide = _shape(panel)
+    extent = (0.0, wide, high, 0.0)
+    if isinstance(panel.origin, ImageOrigin):
+        image = panel.origin.image
+        image = image[:: _stride(image), :: _stride(image)]
+        if limit is not None:
+            grey = 255 - 0.6 * (255 - image @ np.array([0.299, 0.587, 0.114]))
+            image = np.repeat(grey[..., None], 3, -1).astype(np.uint8)
+        ax.imshow(image, extent=extent)
+    if limit is None:
+        return
+    heat = panel.heat if panel.heat is not None else panel.patches
+    if heat is not None:
+        heat = heat[:: _stride(heat), :: _stride(heat)]
+        ax.imshow(tint(heat, limit), extent=extent, interpolation="auto" if panel.heat is not None else "nearest")
+
+
+def _stride(array: npt.NDArray[np.generic]) -> int:
+    return -(-max(int(n) for n in array.shape[:2]) // LARGEST)
+
+
+def sound(page: Page, view: View, panel: Panel) -> None:
+    """The wave over bands of colour; what the model did not hear is pale. Of a spectrogram, the patches below."""
+    origin = panel.origin
+    assert isinstance(origin, SoundOrigin), "a panel drawn as a recording has one"
+    seconds = max(len(origin.samples) / origin.rate, origin.heard)
+    scores = panel.scores[~panel.special] if panel.patches is None else panel.patches.sum(0)
+    limit = view.limit if panel.patches is None else float(np.abs(scores).max())
+
+    def wave(ax: Axes) -> None:
+        low, high, times = _envelope(origin)
+        bound = float(max(np.abs(low).max(), np.abs(high).max())) or 1.0
+        ax.set_xlim(0, seconds)
+        ax.set_ylim(-1.1 * bound, 1.1 * bound)
+        _bands(ax, scores, limit, (0.0, origin.heard))
+        for there, colour in ((times <= origin.heard, DARK), (times >= origin.heard, PALE)):
+            ax.fill_between(times, low, high, where=there, color=colour, linewidth=0.4)
+        ax.set_yticks([])
+        _bare(ax, "seconds" if panel.patches is None else None)
+
+    page.axes(MARGIN + INSET, page.y + 0.06, page.inner - 1.5 * INSET, 0.85, wave)
+    page.y += 0.91
+    if (patches := panel.patches) is not None:
+
+        def spectrum(ax: Axes) -> None:
+            _spectrum(ax, patches, view.limit, origin.heard, seconds)
+
+        page.axes(MARGIN + INSET, page.y + 0.05, page.inner - 1.5 * INSET, 0.6, spectrum)
+        page.y += 0.65
+    page.y += BELOW
+
+
+def _spectrum(ax: Axes, patches: Floats, limit: float, heard: float, seconds: float) -> None:
+    """Patches of a spectrogram over time."""
+    ax.imshow(tint(patches, limit), extent=(0.0, heard, 0.0, 1.0), aspect="auto", interpolation="nearest")
+    ax.set_xlim(0, seconds)
+    ax.set_yticks([])
+    ax.set_ylabel("frequency", fontsize=SMALL, color=GREY, labelpad=2)
+    _bare(ax, "seconds")
+
+
+def _envelope(origin: SoundOrigin, columns: int = 1000) -> tuple[Floats, Floats, Floats]:
+    """Lowest and highest sample in each column of a wave, and the column's time."""
+    samples = origin.samples.astype(np.float64)
+    if not len(samples):
+        return np.zeros(1), np.zeros(1), np.zeros(1)
+    starts = np.unique(np.linspace(0, len(samples), min(columns, len(samples)), endpoint=False).astype(int))
+    return np.minimum.reduceat(samples, starts), np.maximum.reduceat(samples, starts), starts / origin.rate
+
+
+def series(page: Page, view: View, panel: Panel) -> int:
+    """A line per channel over bands of colour, the strongest channels if there are many; how many were left out."""
+    origin = panel.origin
+    assert isinstance(origin, SeriesOrigin), "a panel drawn as a series has one"
+    values = origin.values
+    steps = panel.patches if panel.patches is not None else panel.scores[~panel.special][:, None]
+    channels: int = values.shape[1]
+    weights = np.abs(steps).sum(0) if steps.shape[1] == channels else np.zeros(channels)
+    shown = sorted(np.argsort(-weights, kind="stable")[:CHANNELS].tolist())
+    for c in shown:
+        name = origin.channels[c] if c < len(origin.channels) else f"channel {c + 1}"
+        name = page.fonts.shorten(page.fonts.show(flat(name)), LABEL, NAME)
+        scores = steps[:, c] if steps.shape[1] == channels else steps.sum(1)
+        page.write(name, MARGIN, page.y + 0.32, LABEL, GREY)
+        x = MARGIN + NAME + GUTTER
+
+        def line(ax: Axes, c: int = c, scores: Floats = scores) -> None:
+            ax.set_xlim(-0.5, len(values) - 0.5)
+            ax.plot(values[:, c], color=DARK, linewidth=0.9)
+            ax.margins(y=0.12)
+            ax.set_ylim(ax.get_ylim())
+            _bands(ax, scores, view.limit, (-0.5, len(values) - 0.5))
+            ax.yaxis.set_major_locator(MaxNLocator(2))
+            _bare(ax, "time step" if c == shown[-1] else None)
+
+        page.axes(x, page.y + 0.05, page.width - MARGIN - x, 0.5, line)
+        page.y += 0.56
+    page.y += BELOW
+    return channels - len(shown)
+
+
+def bars(page: Page, view: View, panel: Panel) -> None:
+    """A bar per position."""
+    scores = panel.scores
+
+    def draw(ax: Axes) -> None:
+        edges = [np.arange(len(scores)) + d for d in (-0.4, 0.4)]
+        sides = [(edges[0], 0 * scores), (edges[0], scores), (edges[1], scores), (edges[1], 0 * scores)]
+        corners = np.stack([np.stack(side, -1) for side in sides], 1)
+        colours = [tuple(v / 255 for v in (FOR if s >= 0 else AGAINST)) for s in scores]
+        ax.add_collection(PolyCollection(list(corners), facecolors=colours, alpha=OPAQUE, linewidths=0))
+        bound = 1.08 * (view.limit or 1.0)
+        ax.set_xlim(-0.8, len(scores) - 0.2)
+        ax.set_ylim(-bound if view.signed else 0, bound)
+        ax.axhline(0, color=GREY, linewidth=0.6)
+        ax.xaxis.set_major_locator(MaxNLocator(min(12, round(1.5 * page.inner)), integer=True))
+        ax.yaxis.set_major_locator(MaxNLocator(4))
+        _bare(ax, "position")
+
+    page.axes(MARGIN + GUTTER, page.y + 0.06, page.inner - GUTTER, 1.1, draw)
+    page.y += 1.16 + BELOW
+
+
+def legend(page: Page, signed: bool) -> None:
+    """The scale of colours, shared by all views: full colour is the strongest score of each."""
+    said, size = "Full colour: the strongest score of each explanation.", SMALL
+    if page.inner < BROAD:
+        page.paragraph(said)
+    else:
+        page.write(said, MARGIN, page.y + 0.14, size, GREY)
+    y = page.y + 0.14
+    texts = ("against the target", "0", "for the target") if signed else ("0", "", "for the target")
+    wide = 1.5
+    right = page.width - MARGIN - page.fonts.width(texts[2], size) - 0.07
+    scale = np.linspace(-1.0 if signed else 0.0, 1.0, 121)[None]
+
+    def strip(ax: Axes) -> None:
+        ax.set_xticks([])
+        ax.set_yticks([])
+        ax.imshow(tint(scale, 1.0), aspect="auto", extent=(0.0, 1.0, 0.0, 1.0))
+
+    page.axes(right - wide, y - 0.085, wide, 0.1, strip)
+    page.write(texts[2], right + 0.07, y, size, GREY)
+    page.write(texts[0], right - wide - 0.07, y, size, GREY, "right")
+    if texts[1]:
+        page.write(texts[1], right - wide / 2, y + 0.13, size, GREY, "center")
+    page.y += 0.27 if signed else 0.16
+
+
+def _bands(ax: Axes, scores: Floats, limit: float, between: tuple[float, float]) -> None:
+    """Scores as bands of equal width behind a line."""
+    low, high = ax.get_ylim()
+    extent = (between[0], between[1], low, high)
+    ax.imshow(tint(scores[None], limit), extent=extent, aspect="auto", interpolation="nearest", zorder=0)
+
+
+def _bare(ax: Axes, label: str | None) -> None:
+    """Axes without a box; numbers below only where there is a label for them."""
+    ax.spines[["top", "right"]].set_visible(False)
+    if label is None:
+        ax.tick_params(labelbottom=False, bottom=False)
+    else:
+        ax.set_xlabel(label, fontsize=SMALL, color=GREY, labelpad=1)

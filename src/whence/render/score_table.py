@@ -1,0 +1,145 @@
+"""A table of scores, drawn: in a terminal, as a page, as a figure."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+import textwrap
+from typing import Any
+
+from .figure.figure import DPI, KINDS, settings
+from .html.markup import Markup, plain, tag
+from .html.markup import label as spaced
+from .html.page import page as whole_page
+from .html.shade import rgb, signed
+from .palette import AGAINST, FOR, shade
+from .terminal import Screen, colours, columns
+from .view_model import Cells
+
+NAMES = 60  # columns that are named in a figure; of more, some are
+CELL, LETTER = 12, 6.2  # pixels of a cell, and of a letter of its row's name, in a page
+FAINT = 0.02  # of the strongest score: a cell below it is left white
+RAMP = " ░▒▓█"
+
+
+def label(name: str) -> str:
+    """A name on one line, without characters that would act unseen."""
+    return plain(spaced(name))
+
+
+def show(table: Cells) -> None:
+    """Write a table to the terminal."""
+    out = text(table, colours(), shutil.get_terminal_size().columns)
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(out.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+
+
+def text(table: Cells, colour: bool | int = True, width: int = 80) -> str:
+    """A table as lines: a cell is two columns wide, coloured, or a shade with its sign; then the strongest cells."""
+    screen = Screen(colour, width)
+    side = min(max((columns(label(name)) for name in table.rows), default=0), 20)
+    most = max(1, (width - side - 1) // 2)
+    lines = [table.title]
+    for name, row in zip(table.rows, table.values, strict=True):
+        short = label(name)[:side]
+        cells = "".join(_cell(float(value), table.limit, screen) for value in row[:most])
+        lines.append(" " * (side - columns(short)) + short + " " + cells.rstrip())
+    left = len(table.columns) - most
+    if left > 0:
+        lines.append(f"({left} more {table.across or 'columns'} to the right: make the terminal wider, or save it.)")
+    strongest = table.strongest(5)
+    lines += [f"{signed(value):>9}  {label(row)} · {label(column)}" for row, column, value in strongest]
+    return "\n".join(lines)
+
+
+def _cell(value: float, limit: float, screen: Screen) -> str:
+    if screen.colour:
+        return screen.paint("  ", back=screen.ground(value, limit))
+    step = RAMP[min(len(RAMP) - 1, round((len(RAMP) - 1) * abs(value) / limit))] if limit else " "
+    return ("-" if value < 0 and step != " " else " ") + step
+
+
+def page(table: Cells) -> str:
+    """A table as a document that needs nothing else."""
+    return whole_page([], title=table.title, sections=[section(table)])
+
+
+def fragment(table: Cells) -> str:
+    """A table for a notebook."""
+    return tag("div", tag("strong", table.title), section(table), class_="whence whence-notebook")
+
+
+def section(table: Cells, links: bool = False) -> Markup:
+    """A table as a picture of cells that say what they are.
+
+    Args:
+        table: what to draw.
+        links: each row leads to the card of its number.
+    """
+    side = int(LETTER * min(24, max((len(label(name)) for name in table.rows), default=0))) + 8
+    top = int(LETTER * min(16, max((len(label(name)) for name in table.columns), default=0))) + 8
+    width, height = side + CELL * len(table.columns), top + CELL * len(table.rows)
+    parts = [_column(label(name), side + CELL * (i + 0.75), top - 4) for i, name in enumerate(table.columns)]
+    for r, name in enumerate(table.rows):
+        y = top + CELL * r
+        cells = [
+            _drawn(table, r, c, side + CELL * c, y)
+            for c in range(len(table.columns))
+            if abs(table.values[r, c]) > FAINT * table.limit
+        ]
+        told = tag("text", label(name)[:24], x=side - 4, y=y + CELL * 0.8, text_anchor="end")
+        parts.append(tag("a", told, *cells, href=f"#card-{r + 1}") if links else tag("g", told, *cells))
+    drawn = tag(
+        "svg", tag("title", table.title), *parts, viewBox=f"0 0 {width} {height}", width=width, height=height,
+        role="img", font_size=10, fill="currentColor",
+    )  # fmt: skip
+    return tag("div", drawn, class_="whence-cells", tabindex=0, role="group", aria_label=table.title)
+
+
+def _column(name: str, x: float, y: float) -> Markup:
+    return tag("text", name[:16], transform=f"translate({x} {y}) rotate(-90)")
+
+
+def _drawn(table: Cells, r: int, c: int, x: float, y: float) -> Markup:
+    value = float(table.values[r, c])
+    colour, opacity = shade(value, table.limit)
+    told = tag("title", f"{label(table.rows[r])} · {label(table.columns[c])}: {signed(value)}")
+    return tag(
+        "rect", told, x=x, y=y, width=CELL - 1, height=CELL - 1, fill=rgb(colour), fill_opacity=round(opacity, 3)
+    )
+
+
+def draw(table: Cells, kind: str) -> bytes:
+    """A table as a figure's bytes, ``png``, ``svg`` or ``pdf``; the same table gives the same bytes."""
+    with settings():
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+        from matplotlib.patches import Patch
+
+        from .figure.fonts import Fonts
+        from .figure.plots import tint
+
+        wide = min(16.0, max(3.0, 0.9 + 0.16 * len(table.columns)))
+        high = min(24.0, max(1.4, 0.9 + 0.16 * len(table.rows)))
+        figure = Figure(figsize=(wide, high), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes: Any = figure.add_subplot()
+        fonts = Fonts(keep=kind == "svg")
+        axes.imshow(tint(table.values, table.limit), aspect="auto", interpolation="nearest")
+        axes.set_title(textwrap.fill(fonts.show(label(table.title)), int(12 * wide)), fontsize=9, loc="left")
+        for axis, names, told in ((axes.xaxis, table.columns, table.across), (axes.yaxis, table.rows, table.down)):
+            step = max(1, -(-len(names) // NAMES))
+            axis.set_ticks(range(0, len(names), step), [fonts.show(label(n)[:18]) for n in names[::step]])
+            axis.set_label_text(told, fontsize=8)
+        axes.tick_params(labelsize=6, length=0)
+        axes.tick_params(axis="x", rotation=0 if max(map(len, table.columns), default=0) < 3 else 90)
+        for spine in axes.spines.values():
+            spine.set_visible(False)
+        signs = [Patch(color=rgb(FOR), label="for the target")]
+        if bool((table.values < 0).any()):
+            signs.append(Patch(color=rgb(AGAINST), label="against it"))
+        figure.legend(handles=signs, fontsize=6, frameon=False, loc="outside lower right", ncols=2)
+        out = io.BytesIO()
+        figure.savefig(out, format=kind, dpi=DPI, metadata=KINDS[kind])
+    return out.getvalue()

@@ -1,0 +1,155 @@
+"""What the user gave, and which part of it each position of a token stream is: the way back to the raw input."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from .word_segmentation import Piece, pieces
+
+
+class Span(NamedTuple):
+    """Characters ``start`` to ``end`` of the user's ``part``-th text (a pair has two)."""
+
+    start: int
+    end: int
+    part: int = 0
+
+
+class _Same:
+    """Equality by value, arrays included."""
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        pairs = [(getattr(self, f.name), getattr(other, f.name)) for f in fields(self)]  # type: ignore[arg-type]  # dataclasses all
+        return all(
+            (a.shape == b.shape and a.dtype == b.dtype and bool(np.array_equal(a, b, equal_nan=a.dtype.kind == "f")))
+            if isinstance(a, np.ndarray) and isinstance(b, np.ndarray)
+            else a == b
+            for a, b in pairs
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # arrays have no hash
+
+
+@dataclass(frozen=True, eq=False)
+class TextOrigin(_Same):
+    """A text, or several read as one sequence.
+
+    Attributes:
+        texts: the user's own strings, untouched.
+        tokens: ``[S]``, one per position, as the tokenizer writes them.
+        spans: ``[S]``, where each token stands in the user's strings; ``None`` for tokens that the user did not write.
+        unread: what the model did not get to read, because it takes no more.
+        molecule: the text is a chain of symbols (SMILES): every token is a word of its own.
+    """
+
+    texts: tuple[str, ...]
+    tokens: tuple[str, ...]
+    spans: tuple[Span | None, ...]
+    unread: tuple[Span, ...] = ()
+    molecule: bool = False
+
+    def pieces(self, scores: Sequence[float], words: bool = True) -> list[Piece]:
+        """The texts cut into words (or tokens) and what lies between; joined, they give the texts back."""
+        out: list[Piece] = []
+        for part, text in enumerate(self.texts):
+            spans = [(i, s.start, s.end) for i, s in enumerate(self.spans) if s is not None and s.part == part]
+            out += pieces(text, spans, scores, words and not self.molecule, part)
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class ImageOrigin(_Same):
+    """A picture.
+
+    Attributes:
+        image: ``[height, width, 3]``, bytes: the picture as the user sees it.
+        scale: ``(y, x)``, and
+        shift: ``(y, x)``: pixel ``p`` of the picture is at ``scale * p + shift`` in the model's input.
+        size: height and width of the model's input.
+        name: the file it was read from.
+    """
+
+    image: npt.NDArray[np.uint8]
+    scale: tuple[float, float]
+    shift: tuple[float, float]
+    size: tuple[int, int]
+    name: str = ""
+
+    def lay(self, patches: Tensor, size: tuple[int, int] | None = None) -> Tensor:
+        """Patches ``[h, w]`` of the model's input, laid on the picture: ``[height, width]``, 0 where it did not look.
+
+        Between the centres of patches bilinear, as in Chefer et al. 2021.
+        """
+        height, width = size or self.image.shape[:2]
+        rows = self._places(0, height, patches)
+        columns = self._places(1, width, patches)
+        grid = torch.stack(torch.broadcast_tensors(columns[None, :], rows[:, None]), -1)[None]
+        laid = torch.nn.functional.grid_sample(
+            patches[None, None], grid, mode="bilinear", padding_mode="border", align_corners=False
+        )[0, 0]
+        seen = (rows.abs() <= 1)[:, None] & (columns.abs() <= 1)[None, :]
+        return torch.where(seen, laid, 0.0)
+
+    def box(self, row: int, column: int, grid: tuple[int, int]) -> tuple[int, int, int, int]:
+        """Left, top, right and bottom, in the picture, of one patch of a grid."""
+        edges = []
+        for axis, index in ((1, column), (0, row)):
+            low, high = (self.size[axis] * (index + k) / grid[axis] for k in (0, 1))
+            ends = sorted((e - self.shift[axis]) / self.scale[axis] for e in (low, high))
+            limit = self.image.shape[axis]
+            edges.append([min(max(round(e), 0), limit) for e in ends])
+        (left, right), (top, bottom) = edges
+        return left, top, right, bottom
+
+    def _places(self, axis: int, count: int, like: Tensor) -> Tensor:
+        """Where ``count`` pixels along an axis lie in the model's input, from -1 to 1."""
+        centres = (torch.arange(count, dtype=like.dtype, device=like.device) + 0.5) * self.image.shape[axis] / count
+        places: Tensor = (centres * self.scale[axis] + self.shift[axis]) * (2 / self.size[axis]) - 1
+        return places
+
+
+@dataclass(frozen=True, eq=False)
+class SoundOrigin(_Same):
+    """A recording.
+
+    Attributes:
+        samples: ``[N]``, the wave.
+        rate: samples per second.
+        heard: seconds of it that the model was given (a model's input may be padded or cut).
+        name: the file it was read from.
+    """
+
+    samples: npt.NDArray[np.float32]
+    rate: int
+    heard: float
+    name: str = ""
+
+    def times(self, positions: int) -> npt.NDArray[np.float64]:
+        """``[S, 2]``: seconds at which each position begins and ends, positions being evenly spread."""
+        edges = np.linspace(0.0, self.heard, positions + 1)
+        return np.stack([edges[:-1], edges[1:]], 1)
+
+
+@dataclass(frozen=True, eq=False)
+class SeriesOrigin(_Same):
+    """A time series.
+
+    Attributes:
+        values: ``[time, channels]``.
+        channels: a name per channel.
+    """
+
+    values: npt.NDArray[np.float64]
+    channels: tuple[str, ...] = ()
+
+
+Origin = TextOrigin | ImageOrigin | SoundOrigin | SeriesOrigin

@@ -1,6 +1,0 @@
-"""Rules: one short function per published equation.
-
-:mod:`whence.rules.gradient` holds substitutions (same value, another derivative), after which relevance is
-gradient times input; :mod:`whence.rules.relevance` holds rules that carry relevance itself, and
-:mod:`whence.rules.linear` those for linear layers and convolutions, which serve both.
-"""

@@ -1,0 +1,106 @@
+"""Where one block ends and the next begins, and what passes there in a backward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
+
+from ..propagation.ledger import Entry
+from ..tracing.attention_record import AttentionRecord
+from ..tracing.axes import Axis, Dim
+from ..tracing.node import Node, node_of, on_gradient
+from ..tracing.reductions import per_token, precise
+
+
+class Way(NamedTuple):
+    """What a backward carries: gradients (relevance is then gradient x value) or relevance; the batch and tokens."""
+
+    gradient: bool
+    batch: Axis
+    tokens: Dim
+
+
+class Passage(Protocol):
+    """Where something is written down as a backward passes."""
+
+    relevance: Tensor | None
+
+    def watch(self, way: Way) -> RemovableHandle:
+        """Write down what passes, until the handle is removed."""
+
+
+@dataclass
+class Boundary:
+    """The tensor that enters a block (or leaves the last one), and the relevance found there.
+
+    Attributes:
+        tensor: the tensor.
+        node: what is known of it.
+        relevance: ``[batch, tokens]``; of a tensor without tokens, ``[batch, n]``. ``None`` until something has passed.
+    """
+
+    tensor: Tensor
+    node: Node
+    relevance: Tensor | None = None
+
+    def watch(self, way: Way) -> RemovableHandle:
+        """Write down what passes, until the handle is removed."""
+        return on_gradient(self.tensor, lambda value: self.take(way, value))
+
+    def take(self, way: Way, value: Tensor) -> None:
+        """Write down what arrives."""
+        found = precise(value.detach())
+        if way.gradient:
+            found = found * precise(self.tensor.detach())
+        self.relevance = per_token(found, self.node.axes, way.batch, way.tokens)
+
+
+@dataclass
+class Written:
+    """What an attention wrote, and what each of its heads carried of the relevance there.
+
+    Attributes:
+        record: the attention.
+        relevance: ``[batch, heads, queries]``; ``None`` until something has passed, or if heads cannot be told apart.
+    """
+
+    record: AttentionRecord
+    relevance: Tensor | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether heads can be told apart."""
+        output = self.record.output
+        assert output is not None
+        return self.record.by_head(torch.empty_like(output, device="meta"), node_of(output).axes) is not None
+
+    def watch(self, way: Way) -> RemovableHandle:
+        """Write down what passes, until the handle is removed."""
+        output, wrote = self.record.output, self.record.wrote
+        assert output is not None
+        assert wrote is not None
+
+        def hook(value: Tensor) -> None:
+            carried = value.detach() * wrote() if way.gradient else value.detach()
+            self.relevance = self.record.by_head(carried, node_of(output).axes)
+
+        return on_gradient(output, hook)
+
+
+@dataclass
+class Brought:
+    """What a backward brought, together with those of other targets.
+
+    Attributes:
+        found: what the method read of it; empty where it has to go alone.
+        passed: what passed each boundary.
+        entries: the ledger's.
+    """
+
+    found: list[Tensor] = field(default_factory=list)
+    passed: list[Tensor | None] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)

@@ -1,0 +1,65 @@
+"""A model run again with other values in place of some tensors, of which only the target and its gradients are asked.
+
+Once the values are in their places there is nothing left to follow: the model goes on as it is. (What a rulebook or the
+books need of a forward, :attr:`whence.run.Run.repeat` traces to its end.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..targets.seed import Seed
+from ..tracing import operations as ops
+from ..tracing.autograd_graph import sent_back
+from ..tracing.axes import guess
+from ..tracing.node import attach, node_of
+from ..tracing.op_call import Call, map_tensors, tensors_in
+from ..tracing.tracer import Trace
+
+
+class Placing(Trace):
+    """A trace that ends where the last value is in its place; after it, linear layers leave out rows all the same."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        op = ops.operation(func)
+        if self.replaced or op.inplace or not torch.is_grad_enabled():  # it may write to what is the model's own
+            return super().__torch_function__(func, types, args, kwargs)
+        if op.name != "linear":
+            return func(*args, **kwargs)
+        args, kwargs = map_tensors((args, kwargs), self._constant)
+        tensors = tensors_in(*args, *kwargs.values())
+        traced = [t for t in tensors if t.requires_grad]
+        call = Call("linear", "linear", func, args, kwargs, self.batch, tensors, [None] * len(tensors), traced)
+        if not self.skipping.takes(call):
+            return func(*args, **kwargs)
+        made = self.skipping.run(call, None)
+        attach(made, self._node("linear", (), guess(made.shape, (), self.batch)))
+        self.last_linear = node_of(made), (*args, kwargs.get("bias"))[:3]
+        return made
+
+
+@dataclass
+class Elsewhere:
+    """A forward with other values.
+
+    Attributes:
+        seed: the target there.
+        leaves: the values, as they stand in the graph.
+    """
+
+    seed: Seed
+    leaves: list[Tensor]
+
+    def gradients(self) -> list[Tensor]:
+        """The target's gradient with respect to each value."""
+        start, sent = self.seed.start
+        found = sent_back(start, sent.to(start.dtype), self.leaves)
+        return [torch.zeros_like(t) if g is None else g for t, g in zip(self.leaves, found, strict=True)]

@@ -1,0 +1,219 @@
+"""Which tokens a model reads: text, image, or whatever the user gave; and where each stream's own tokens are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..tracing.axes import Dim, size_of
+from ..tracing.node import Source, node_of
+from ..tracing.reductions import per_token
+from .run import Run
+
+IMAGE_NAMES = ("pixel", "image", "visual", "video")
+FOLDED = 4  # folding a signal in two makes its cells four times as long as wide, or more
+
+
+@dataclass
+class Stream:
+    """A stretch of positions that come from one of the user's inputs.
+
+    Attributes:
+        name: ``text``, ``image``, ``input``, or ``queries`` for tokens that the model has learned.
+        start, length: where it is on its token axis.
+        special: ``[length]``, positions that the model adds of itself ([CLS], registers).
+        grid: height and width, if its tokens are patches of a picture, and
+        patch_start: the position of the first of them in the stream.
+    """
+
+    name: str
+    start: int
+    length: int
+    special: Tensor
+    grid: tuple[int, int] | None = None
+    patch_start: int = 0
+
+
+@dataclass
+class _Stretch:
+    name: str | None  # None: of the model's own
+    length: int
+    grid: tuple[int, int] | None = None
+
+
+def entries(run: Run) -> list[tuple[Tensor, Dim]]:
+    """What enters the first block of each token stream, with its token axis: one for BERT, two for CLIP and LXMERT.
+
+    Last, what joins a stream later: LLaVA's words.
+    """
+    first = [b.tensor for b in run.boundaries[:1] if b.tensor is run.trace.entry or (run.around and run.aside)]
+    out: list[tuple[Tensor, Dim]] = [(t, run.keys()) for t in first]
+    followed = {node_of(t).seq for t in first}  # where streams begin, and what follows that
+    for residual in run.trace.residuals:
+        if not residual.attentions or run.around:
+            continue
+        record, trunk = run.trace.attentions[residual.attentions[0]], run.trunk(residual)
+        node = node_of(trunk)
+        if node.descends(followed):
+            followed.add(node.seq)
+            continue
+        if not trunk.requires_grad:
+            continue
+        if node.learned and record.axes[record.query] not in node.axes:  # what queries are told anew in each layer
+            continue
+        followed.add(node.seq)
+        out.append((trunk, record.axes[record.query]))
+    named = [source.tensor for source in run.trace.sources if source.name]
+    return out + [(b.tensor, b.node.axes[1]) for b in run.aside if any(b.tensor is t for t in named)]
+
+
+def split(dim: Dim, length: int, run: Run) -> list[Stream]:
+    """The streams along a token axis: usually one; several where inputs are concatenated (ViLT, VisualBERT)."""
+    if len(dim) == 2 and _name(dim, run.trace.sources) == "image":
+        return [Stream("image", 0, length, torch.zeros(length, dtype=torch.bool), _grid(dim, run))]
+    stretches = _stretches(dim, length, run)
+    groups: list[list[_Stretch]] = []
+    waiting: list[_Stretch] = []  # tokens of the model's own belong to what they precede
+    current: str | None = None
+    for stretch in stretches:
+        if stretch.name is None:
+            waiting.append(stretch)
+        elif groups and stretch.name == current:
+            groups[-1] += [*waiting, stretch]
+            waiting = []
+        else:
+            groups.append([*waiting, stretch])
+            current, waiting = stretch.name, []
+    if waiting:
+        groups = [*groups[:-1], [*(groups[-1] if groups else []), *waiting]]
+    out: list[Stream] = []
+    start = 0
+    for group in groups:
+        out.append(_stream(group, start))
+        start += out[-1].length
+    return out
+
+
+def _stream(group: list[_Stretch], start: int) -> Stream:
+    name = next((s.name for s in group if s.name), "input")
+    special: list[bool] = []
+    grid, patch_start = None, 0
+    for stretch in group:
+        if stretch.grid is not None:
+            grid, patch_start = stretch.grid, len(special)
+        special += [stretch.name is None] * stretch.length
+    return Stream(name, start, len(special), torch.tensor(special), grid, patch_start)
+
+
+def _stretches(dim: Dim, length: int, run: Run) -> list[_Stretch]:
+    """What a token axis is made of, concatenations inside concatenations opened up."""
+    if len(dim) == 1 and dim[0].parts and dim[0].size == length:
+        whole = [p for p in dim[0].parts if p.source is None or size_of(p.source) == p.length]
+        if len(whole) == len(dim[0].parts):
+            out: list[_Stretch] = []
+            for part in dim[0].parts:
+                out += (
+                    [_Stretch(None, part.length)] if part.source is None else _stretches(part.source, part.length, run)
+                )
+            return out
+    name = _name(dim, run.trace.sources)
+    return [_Stretch(name, length, _grid(dim, run) if name == "image" else None)]
+
+
+def _grid(dim: Dim, run: Run) -> tuple[int, int] | None:
+    """Height and width of two axes that are a picture's, unless it was folded on the way there (CLAP's sound)."""
+    if len(dim) != 2:
+        return None
+    rows, columns = dim[0].size, dim[1].size
+    sizes = [source.tensor.shape[-2:] for source in run.trace.sources if source.tensor.dim() >= 4]
+    cells = [(height / rows, width / columns) for height, width in sizes]
+    return (rows, columns) if not cells or any(max(cell) < FOLDED * min(cell) for cell in cells) else None
+
+
+def _name(dim: Dim, sources: list[Source]) -> str:
+    """What tokens on an axis are, by the input that has the axis; of an axis that no input has, by what is left."""
+    named = [source for source in sources if source.name]
+    own = [source for source in sources if not source.name and not source.embedded]
+    if any(atom in axis for source in own for axis in node_of(source.tensor).axes for atom in dim):
+        return "queries"
+    if not dim and any(1 in source.tensor.shape for source in own):  # a single token has no axis
+        return "queries"
+    for source in named:
+        if any(atom in axis for axis in node_of(source.tensor).axes[1:] for atom in dim):
+            return _kind(source)
+    left = [_kind(source) for source in named]
+    if len(dim) == 2 and "image" in left:
+        return "image"
+    return "image" if "image" in left and "text" in left else (left[0] if left else "input")
+
+
+def _kind(source: Source) -> str:
+    if source.embedded:
+        return "text"
+    is_image = source.tensor.dim() == 4 or any(word in source.name for word in IMAGE_NAMES)
+    return "image" if is_image else "input"
+
+
+# -- patches that were not followed ----------------------------------------------------------------------------------
+
+
+def patch_places(run: Run) -> tuple[tuple[int, int], Tensor] | None:
+    """Where each patch of a picture went, for models that put patches in an order of their own (ViLT draws one).
+
+    The gradient of what enters the first block with respect to the pixels, once with every position counted as 1 and
+    once as its number, differs in each patch by the number of the position that the patch went to.
+
+    Returns:
+        The grid, and ``[batch, patches]``: the position of each patch, row by row; ``None`` if that is not so.
+    """
+    patch = getattr(getattr(run.model, "config", None), "patch_size", None)
+    pixels = [s.tensor for s in run.trace.sources if s.tensor.dim() == 4]
+    entry = run.position("position")
+    if not isinstance(patch, int) or len(pixels) != 1 or entry is pixels[0] or not run.tokens():
+        return None
+    sums = per_token(entry, node_of(entry).axes, run.trace.batch, run.tokens())
+    numbers = torch.arange(1, sums.shape[1] + 1, dtype=sums.dtype, device=sums.device)
+    (once,) = torch.autograd.grad(sums.sum(), pixels, retain_graph=True, materialize_grads=True)
+    (numbered,) = torch.autograd.grad((sums * numbers).sum(), pixels, retain_graph=True, materialize_grads=True)
+    run.forget()
+    if not bool(once.any()):
+        return None
+    h, w = (n // patch for n in once.shape[-2:])
+    inner, norm = (_per_patch(once * other, h, w, patch) for other in (numbered, once))
+    places = inner / norm.clamp(min=torch.finfo(norm.dtype).tiny)
+    whole = places.round()
+    expected = whole.reshape(-1, 1, h, w).repeat_interleave(patch, 2).repeat_interleave(patch, 3)
+    error = (numbered[..., : h * patch, : w * patch] - expected * once[..., : h * patch, : w * patch]).abs().max()
+    if not bool((norm > 0).all()) or float(error) > 1e-3 * float(numbered.abs().max()):
+        return None
+    return (h, w), whole.long() - 1
+
+
+def _per_patch(map: Tensor, h: int, w: int, patch: int) -> Tensor:
+    cut = map.double()[..., : h * patch, : w * patch].sum(1)
+    return cut.reshape(-1, h, patch, w, patch).sum((2, 4)).flatten(1)
+
+
+def in_order(run: Run, streams: list[Stream], length: int) -> Tensor | None:
+    """``[batch, tokens]``: positions in an order in which a picture's patches lie row by row; ``None`` if they do.
+
+    The stream of the picture learns its grid.
+    """
+    image = next((s for s in streams if s.name == "image" and s.grid is None), None)
+    if image is None or run.places is None:
+        return None
+    grid, places = run.places
+    taken = torch.zeros(len(places), length, dtype=torch.bool, device=places.device).scatter(1, places, True)
+    inside = torch.zeros(length, dtype=torch.bool, device=places.device)
+    inside[image.start : image.start + image.length] = True
+    if bool((taken & ~inside).any()) or int(taken.sum()) != places.numel():
+        return None
+    extra = image.length - places.shape[1]
+    own = (inside & ~taken).nonzero()[:, 1].reshape(len(places), extra)
+    every = torch.arange(length, device=places.device).expand(len(places), -1)
+    before, after = every[:, : image.start], every[:, image.start + image.length :]
+    image.grid, image.patch_start = grid, extra
+    image.special = torch.arange(image.length) < extra
+    return torch.cat([before, own, places, after], 1)

@@ -1,0 +1,1 @@
+"""Which scalar of a model's output is explained."""

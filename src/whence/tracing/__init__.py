@@ -1,0 +1,1 @@
+"""What a forward pass computes: the tracer, the table of operations, kinds, nodes, axes, attention, residuals."""

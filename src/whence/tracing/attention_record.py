@@ -1,0 +1,232 @@
+"""Attention as it happens: the record of each attention.
+
+A record is made where probabilities (something that went through a softmax) are contracted with values along
+the softmax's axis, whether the model wrote ``softmax(q @ k.T) @ v``, an ``einsum``, or called
+``scaled_dot_product_attention`` (see :mod:`whence.tracing.fused_attention`).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import ModelError
+from .axes import Axes, Axis, Dim, fresh
+from .einsum_axes import queries_and_keys
+from .fused_attention import Shown
+from .node import Node, node_of
+from .op_call import Call, map_tensors
+from .reductions import arrange, precise
+
+Operands = tuple[Tensor, Tensor, Tensor, Tensor | None]
+
+
+@dataclass
+class AttentionRecord:
+    """One attention: which dimension of its probabilities is queries, which is keys, which the batch.
+
+    Attributes:
+        probabilities: the tensor that multiplies the values, as it stands in the graph; ``None`` when fused.
+        axes: its axes.
+        query: the dimension of queries.
+        key: the dimension of keys.
+        batch: the batch axis.
+        values: the tensor that they multiply; ``None`` when fused and not shown.
+        output: what they make of it.
+        wrote: its value, when it is asked for.
+        mix: the product itself, as a function of the probabilities.
+        reads: what is known of the tensor that the values are projected from.
+        ahead: whether queries look at what follows them; a tensor, so that nothing waits for it.
+        shown: of a fused attention, how its map is made when it is wanted.
+    """
+
+    probabilities: Tensor | None
+    axes: Axes
+    query: int
+    key: int
+    batch: Axis
+    values: Tensor | None = None
+    output: Tensor | None = None
+    wrote: Callable[[], Tensor] | None = None
+    mix: Callable[[Tensor], Tensor] | None = None
+    reads: Node | None = None
+    ahead: Tensor | bool = True
+    shown: Shown | None = None
+
+    @property
+    def causal(self) -> bool:
+        """Whether queries look only back."""
+        return not bool(self.ahead)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """How many heads (of windowed attention: heads of all windows), queries and keys."""
+        sizes = [math.prod(atom.size for atom in dim if atom is not self.batch) for dim in self.axes]
+        queries, keys = sizes[self.query], sizes[self.key]
+        return math.prod(sizes) // (queries * keys), queries, keys
+
+    def own(self) -> list[Axis]:
+        """The axes of its map that are neither the batch nor queries nor keys: heads, windows."""
+        dims = [dim for i, dim in enumerate(self.axes) if i not in (self.query, self.key)]
+        return [atom for dim in dims for atom in dim if atom is not self.batch]
+
+    @staticmethod
+    def of(call: Call) -> AttentionRecord | None:
+        """The record of a product of probabilities and values; ``None`` if it is not along the softmax."""
+        which = 0 if call.nodes[0] is not None and call.nodes[0].softmax is not None else 1
+        probabilities, values = call.tensors[which], call.tensors[1 - which]
+        node = call.nodes[which]
+        assert node is not None
+        assert node.softmax is not None
+        if call.name == "einsum":
+            dims = queries_and_keys(call.args[0], [t.dim() for t in call.tensors], which)
+        elif values.dim() < 2 or probabilities.dim() < 2:
+            dims = None
+        else:
+            dims = probabilities.dim() - 2, probabilities.dim() - 1
+        if dims is None or not _same(node.axes[dims[1]], node.softmax):
+            return None
+        record = AttentionRecord(probabilities, node.axes, *dims, call.batch, values)
+        record.mix = functools.partial(_product, call.func, call.args, call.kwargs, probabilities)
+        record.reads = _origin(call.nodes[1 - which])
+        record._check()
+        first = record.arrange(probabilities.detach())[0, 0]
+        record.ahead = first.triu(1).any() if first.shape[-1] > 1 else True
+        return record
+
+    @staticmethod
+    def fused(call: Call) -> AttentionRecord:
+        """The record of a fused attention, whose probabilities are never made."""
+        query, key = call.nodes[:2]
+        axes = query.axes if query is not None else tuple(fresh(n) for n in call.tensors[0].shape)
+        keys: Dim = key.axes[-2] if key is not None and len(key.axes) > 1 else ()
+        record = AttentionRecord(None, (*axes[:-1], keys), len(axes) - 2, len(axes) - 1, call.batch)
+        record.reads = _origin(call.nodes[2])
+        record.ahead = _ahead(call)
+        record.shown = call.shown
+        record.values = call.argument(2, "value") if call.shown is not None else None
+        record._check()
+        return record
+
+    def map(self) -> Tensor:
+        """``[batch, heads, queries, keys]``, out of the graph, in float32 or better."""
+        if self.shown is not None:
+            return self.arrange(self.shown.map())
+        assert self.probabilities is not None
+        return self.arrange(self.probabilities.detach())
+
+    def gradient(self, output: Tensor) -> Tensor:
+        """``[batch, heads, queries, keys]``: the gradient of the map, from that of what the attention made of it."""
+        assert self.probabilities is not None
+        assert self.mix is not None
+        leaf = self.probabilities.detach().requires_grad_()
+        with torch.enable_grad():
+            made = self.mix(leaf)
+        return self.arrange(torch.autograd.grad(made, leaf, output)[0])
+
+    def by_head(self, tensor: Tensor, axes: Axes) -> Tensor | None:
+        """``[batch, heads, queries]``: a tensor shaped like the output, summed over its features.
+
+        Args:
+            tensor: the tensor.
+            axes: of the output.
+
+        Returns:
+            ``None`` where heads and queries of the output are not known.
+        """
+        queries = self.axes[self.query]
+        if queries not in axes:
+            return None
+        own = [dim for i, dim in enumerate(self.axes) if i not in (self.query, self.key)]
+        features = [i for i, dim in enumerate(axes) if dim != queries and dim not in own]
+        left = tuple(dim for i, dim in enumerate(axes) if i not in features)
+        summed = precise(tensor).sum(features) if features else precise(tensor)
+        found = arrange(summed, left, self.batch, (left.index(queries),))
+        return found if found.shape[1:] == self.shape[:2] else None
+
+    def zeros(self, *sizes: int) -> Tensor:
+        """``[batch, *sizes]``, in the precision of the map: of an attention that does not matter."""
+        like = self.values if self.probabilities is None else self.probabilities
+        assert like is not None
+        return precise(torch.zeros(self.batch.size, *sizes, dtype=like.dtype, device=like.device))
+
+    def _check(self) -> None:
+        if self.batch.size > 1 and self.batch in self.axes[self.key]:
+            raise ModelError(
+                f"The model's attention looks across the first axis of the input (size {self.batch.size}), which is "
+                "taken to be the batch. If the input is [tokens, batch, ...], pass it as [batch, tokens, ...] or "
+                "explain through a small module that transposes; if it is one sample without a batch axis, add one."
+            )
+
+    def arrange(self, tensor: Tensor) -> Tensor:
+        """Bring a tensor shaped like the probabilities to ``[batch, heads, queries, keys]``, in float32 or better."""
+        return arrange(precise(tensor), self.axes, self.batch, (self.query, self.key))
+
+
+def operands(call: Call) -> Operands:
+    """Queries, keys, values and mask of a fused attention, keys and values as often as there are heads of queries."""
+    query, key, value, mask = (call.argument(i, name) for i, name in enumerate(("query", "key", "value", "attn_mask")))
+    for t in (query, key, value, mask):
+        if isinstance(t, Tensor) and t.requires_grad:
+            node_of(t).kept = True  # the map is made of the values that they have now
+    if call.argument(7, "enable_gqa", False):
+        key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in (key, value))
+    return query, key, value, mask
+
+
+def shown_by(call: Call, given: Operands) -> Shown:
+    """How the map of a fused attention is made, from its operands."""
+    mask, leading = given[3], torch.broadcast_shapes(*(t.shape[:-2] for t in given[:3]))  # one key for all heads
+    query, key, value = (t.detach().expand(*leading, -1, -1) for t in given[:3])
+    scale, axes = call.argument(6, "scale"), next((n.axes for n in call.nodes if n is not None), ())
+    return Shown(
+        query, key, value, None if mask is None else mask.detach(),
+        causal=bool(call.argument(5, "is_causal", False)),
+        scale=1 / math.sqrt(query.shape[-1]) if scale is None else scale,
+        apart=query.dim() == 4 and axes[:1] == ((call.batch,),),
+    )  # fmt: skip
+
+
+def _product(func: Callable[..., Tensor], args: Any, kwargs: Any, probabilities: Tensor, other: Tensor) -> Tensor:
+    """What a product of probabilities and values is with others in their place; nothing else is followed."""
+    args, kwargs = map_tensors((args, kwargs), lambda t: other if t is probabilities else t.detach())
+    return func(*args, **kwargs)
+
+
+def _origin(values: Node | None) -> Node | None:
+    """The tensor that values are projected from: what their nearest linear layer reads."""
+    node = values
+    while node is not None and node.parents and not node.residual:
+        if node.kind == "linear":
+            return node.parents[0]
+        node = node.parents[0]
+    return node
+
+
+def _ahead(call: Call) -> Tensor | bool:
+    """Whether a fused attention looks ahead: not with its flag, nor with a mask that hides all above the diagonal."""
+    mask, flag = call.argument(3, "attn_mask"), bool(call.argument(5, "is_causal", False))
+    if flag or not isinstance(mask, Tensor) or min(mask.shape[-2:]) < 2:
+        return not flag
+    first = mask.reshape(-1, *mask.shape[-2:])[0]
+    return (first if first.dtype == torch.bool else first > -1e4).triu(1).any()
+
+
+def _same(dim: Dim, softmax: Dim) -> bool:
+    """Whether a dimension is the softmax's own, or a stretch of it (an attention sink cut off)."""
+    if dim == softmax or (len(softmax) == 1 and any(part.source == dim for part in softmax[0].parts)):
+        return True
+    return len(dim) == 1 and len(dim[0].parts) == 1 and dim[0].parts[0].source == softmax
+
+
+def in_pieces(call: Call) -> bool:
+    """Whether probabilities reach their values in pieces (a sliding window), without the softmax's axis."""
+    node = next(n for n in call.nodes if n is not None and n.softmax is not None)
+    assert node.softmax is not None
+    return not any(set(node.softmax) & set(dim) or _same(dim, node.softmax) for dim in node.axes)

@@ -1,0 +1,391 @@
+"""Which dimension of a tensor is the batch and which are tokens, followed through every operation.
+
+Models merge, split and permute dimensions as they like: ``[batch, tokens, features]``,
+``[tokens, batch, features]``, ``[batch * heads, tokens, head]``. Every dimension is therefore a tuple
+of *atoms* (:class:`Axis`): a reshape merges or splits atoms, a permutation moves them, and whoever
+needs "per sample" or "per token" later finds the batch atom or the token atoms wherever they are.
+
+An operation that is not described here keeps the axes of its inputs where position and size agree,
+and gets fresh ones where they do not.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import einsum_axes
+
+
+class Part(NamedTuple):
+    """A stretch of a concatenated or sliced axis: where it was taken from (``None``: a constant)."""
+
+    source: tuple[Axis, ...] | None
+    start: int
+    length: int
+
+
+class Axis:
+    """One atomic axis: an identity and a size; the ``parts`` of a concatenation, and those that it is ``joined`` in."""
+
+    __slots__ = ("joined", "parts", "size")
+
+    def __init__(self, size: int, parts: tuple[Part, ...] = ()) -> None:
+        self.size = size
+        self.parts = parts
+        self.joined: list[Axis] = []
+
+    def __repr__(self) -> str:
+        return f"Axis({self.size})"
+
+
+Dim = tuple[Axis, ...]
+Axes = tuple[Dim, ...]
+Known = tuple[Axes, Sequence[int]]  # the axes of a tensor and its shape
+
+PERMUTING = {
+    "transpose", "permute", "movedim", "moveaxis", "swapaxes", "swapdims", "T", "t", "mT", "H", "mH", "adjoint",
+}  # fmt: skip
+RESHAPING = {"view", "reshape", "flatten", "unflatten", "view_as", "reshape_as", "squeeze", "unsqueeze"}
+REDUCING = {"mean", "sum", "amax", "amin", "var", "std", "norm", "vector_norm", "prod", "logsumexp", "argmax"}
+SPLITTING = {"split", "chunk", "tensor_split", "split_with_sizes", "unbind"}
+CREATING = {
+    "new_zeros", "new_ones", "new_full", "new_empty", "new_tensor", "zeros_like", "ones_like", "full_like",
+    "empty_like", "rand_like", "randn_like",
+}  # fmt: skip
+EXPANDING = {"expand", "expand_as", "broadcast_to", "repeat", "tile"}
+CONVOLVING = {
+    "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolution",
+}  # fmt: skip
+
+
+def fresh(size: int) -> Dim:
+    """A new dimension of one new atom; a dimension of size 1 has no atom."""
+    return (Axis(size),) if size != 1 else ()
+
+
+def size_of(dim: Dim) -> int:
+    """How long an axis is."""
+    return math.prod(atom.size for atom in dim)
+
+
+def guess(shape: Sequence[int], sources: Sequence[Known], batch: Axis) -> Axes:
+    """Axes of the output of an undescribed operation, or (without sources) of a tensor from outside."""
+    out: list[Dim] = []
+    for i, n in enumerate(shape):
+        dims = [axes[i] for axes, other in sources if len(other) == len(shape) and other[i] == n and axes[i]]
+        if dims:
+            out.append(dims[0])
+        elif i == 0 and n == batch.size:
+            out.append((batch,))
+        else:
+            out.append(fresh(n))
+    return tuple(out)
+
+
+def broadcast(shape: Sequence[int], sources: Sequence[Known]) -> Axes:
+    """Axes of a broadcasting operation: each dimension from the first input that has it in full."""
+    out: list[Dim] = []
+    for back in range(len(shape), 0, -1):
+        n = shape[-back]
+        dims = [axes[-back] for axes, other in sources if len(other) >= back and other[-back] == n and axes[-back]]
+        out.append(dims[0] if dims else fresh(n))
+    return tuple(out)
+
+
+def reshape(axes: Axes, shape: Sequence[int]) -> Axes | None:
+    """Redistribute the atoms, in order, over a new shape; ``None`` where an atom is cut unevenly."""
+    atoms = [atom for dim in axes for atom in dim]
+    out: list[Dim] = []
+    at = 0
+    for n in shape:
+        dim: list[Axis] = []
+        got = 1
+        while got < n:
+            if at == len(atoms):
+                return None
+            atom = atoms[at]
+            if n % (got * atom.size) == 0:
+                dim.append(atom)
+                got *= atom.size
+                at += 1
+            else:  # the atom is wider than what is missing here: split it
+                need = n // got
+                if n % got or atom.size % need:
+                    return None
+                dim.append(Axis(need))
+                atoms[at] = Axis(atom.size // need)
+                got = n
+        if n == 1 and at < len(atoms) and atoms[at].size == 1:
+            dim.append(atoms[at])
+            at += 1
+        out.append(tuple(dim))
+    if at < len(atoms) and out:  # a batch of one that found no dimension of its own
+        out[0] = (*atoms[at:], *out[0])
+    return tuple(out)
+
+
+def cut(dim: Dim, start: int, length: int, size: int) -> Dim:
+    """Axes of a stretch of a dimension."""
+    if length == size:
+        return dim
+    at = 0
+    for part in dim[0].parts if len(dim) == 1 else ():  # what was joined comes apart again
+        if at == start and part.length == length and part.source is not None and size_of(part.source) == length:
+            return part.source
+        at += part.length
+    return (Axis(length, (Part(dim, start, length),)),) if length != 1 else ()
+
+
+def _getitem(axes: Axes, shape: Sequence[int], index: Any, batch: Axis) -> Axes | None:
+    items = list(index) if isinstance(index, tuple) else [index]
+    if any(isinstance(item, Tensor | list) for item in items):
+        return _picked(axes, items, batch)
+    used = sum(1 for item in items if item is not None and item is not Ellipsis)
+    at = next((n for n, item in enumerate(items) if item is Ellipsis), len(items))
+    items[at : at + 1] = [slice(None)] * (len(shape) - used)
+    out: list[Dim] = []
+    d = 0
+    for item in items:
+        if item is None:
+            out.append(())
+            continue
+        if isinstance(item, slice):
+            start, stop, step = item.indices(shape[d])
+            length = len(range(start, stop, step))
+            out.append(cut(axes[d], start, length, shape[d]) if step == 1 else fresh(length))
+        d += 1
+    return tuple(out)
+
+
+def _picked(axes: Axes, items: Sequence[Any], batch: Axis) -> Axes | None:
+    """``x[samples, places]``, which picks as many places of each sample, one sample after the other."""
+    first = items[0]
+    if axes[0] != (batch,) or not all(isinstance(i, Tensor) and i.dim() == 1 and i.dtype == torch.long for i in items):
+        return None
+    places, left = divmod(len(first), batch.size)
+    each = torch.arange(batch.size, device=first.device).repeat_interleave(places)
+    if left or not places or not torch.equal(first, each):
+        return None
+    return ((batch, *fresh(places)), *axes[len(items) :])
+
+
+def _matmul(shape: Sequence[int], known: Sequence[Known]) -> Axes:
+    (a, a_shape), (b, b_shape) = known[:2]
+    if len(a) == 1 or len(b) == 1:
+        return (*a[:-1], *(b[:-2] if len(a) == 1 else ()), *(b[-1:] if len(b) > 1 else ()))
+    return (*broadcast(shape[:-2], [(a[:-2], a_shape[:-2]), (b[:-2], b_shape[:-2])]), a[-2], b[-1])
+
+
+def _distinct(func: Callable[..., Any], ndim: int, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[int, ...]:
+    """Run a shape function on a tensor whose sizes are all different: which dimension went where."""
+    tight = [tuple(a) if isinstance(a, list) else a for a in (*args, *kwargs.values())]
+    return _moved(func, ndim, tuple(tight[: len(args)]), tuple(zip(kwargs, tight[len(args) :], strict=True)))
+
+
+@functools.lru_cache(maxsize=512)
+def _moved(func: Callable[..., Any], ndim: int, args: tuple[Any, ...], kwargs: tuple[Any, ...]) -> tuple[int, ...]:
+    out = func(torch.empty(tuple(range(2, 2 + ndim)), device="meta"), *args, **dict(kwargs))
+    return tuple(n - 2 for n in out.shape)
+
+
+def _argument(args: Sequence[Any], kwargs: dict[str, Any], position: int, name: str, default: Any) -> Any:
+    return args[position] if len(args) > position else kwargs.get(name, default)
+
+
+def follow(
+    name: str,
+    func: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    known: Sequence[Known],
+    shapes: Sequence[Sequence[int]],
+    batch: Axis,
+) -> list[Axes]:
+    """Axes of each output of an operation.
+
+    Args:
+        name: the operation's canonical name.
+        func: the operation.
+        args: its positional arguments (tensors included).
+        kwargs: its keyword arguments.
+        known: axes and shape of each tensor argument, in order.
+        shapes: the shapes of the outputs.
+        batch: the batch axis.
+    """
+    out = shapes[0]
+    if name in CREATING:  # a tensor of the same shape is not made of the same tokens
+        return [guess(s, (), batch) for s in shapes]
+    if name in SPLITTING:
+        return _split(name, *known[0], shapes, args, kwargs)
+    found = _FOLLOWED.get(name, _elementwise)(Step(name, func, args, kwargs, known, out, batch))
+    if found is None or len(found) != len(out):
+        return [guess(s, known, batch) for s in shapes]
+    if not all(found):
+        found = tuple(dim if dim or n == 1 else fresh(n) for dim, n in zip(found, out, strict=True))  # from a constant
+    return [found] if len(shapes) == 1 else [found, *(guess(s, [(found, out)], batch) for s in shapes[1:])]
+
+
+class Step(NamedTuple):
+    """One operation: as in :func:`follow`, with the shape of its first output."""
+
+    name: str
+    func: Callable[..., Any]
+    args: Sequence[Any]
+    kwargs: dict[str, Any]
+    known: Sequence[Known]
+    out: Sequence[int]
+    batch: Axis
+
+    def argument(self, position: int, name: str, default: Any) -> Any:
+        """An argument by position or by name."""
+        return _argument(self.args, self.kwargs, position, name, default)
+
+
+def _elementwise(step: Step) -> Axes | None:
+    (axes, shape), out, batch = step.known[0], step.out, step.batch
+    if step.name in REDUCING and len(out) < len(shape):
+        kept = _distinct(step.func, len(axes), step.args[1:], step.kwargs) if out else ()
+        return tuple(axes[i] for i in kept)
+    if shape == out and all(axes) and step.name not in EXPANDING:
+        return axes
+    if step.name not in EXPANDING and not _fits(out, step.known):
+        return None
+    found = broadcast(out, step.known)
+    same = len(axes) < len(out) or not axes[0] if out else False
+    if step.name in EXPANDING and same and out[0] == batch.size and not any(batch in dim for dim in found):
+        found = ((batch,), *found[1:])  # one for every sample, of what was the same for all
+    return found
+
+
+def _permuted(step: Step) -> Axes:
+    axes = step.known[0][0]
+    return tuple(axes[i] for i in _distinct(step.func, len(axes), step.args[1:], step.kwargs))
+
+
+def _linear(step: Step) -> Axes:
+    return (*(step.known[0][0][: len(step.out) - 1]), fresh(step.out[-1]))
+
+
+def _convolved(step: Step) -> Axes:
+    (axes, shape), out = step.known[0], step.out
+    kept = [dim if n == m else fresh(n) for dim, n, m in zip(axes[2:], out[2:], shape[2:], strict=True)]
+    return (axes[0], fresh(out[1]), *kept)
+
+
+def _selected(step: Step) -> Axes:
+    axes, dim = step.known[0][0], step.argument(1, "dim", 0)
+    return tuple(a for i, a in enumerate(axes) if i != dim % len(axes))
+
+
+def _narrowed(step: Step) -> Axes:
+    axes, shape = step.known[0]
+    dim, start = step.argument(1, "dim", 0) % len(axes), int(step.argument(2, "start", 0))
+    return tuple(cut(a, start, step.out[i], shape[i]) if i == dim else a for i, a in enumerate(axes))
+
+
+def _stacked(step: Step) -> Axes:
+    dim, out = step.argument(1, "dim", 0) % len(step.out), step.out
+    inner = broadcast([n for i, n in enumerate(out) if i != dim], step.known)
+    return (*inner[:dim], fresh(out[dim]), *inner[dim:])
+
+
+def _unfolded(step: Step) -> Axes | None:
+    """``x.unfold(dim, size, step)``: stretches of one dimension, what is in each of them last."""
+    (axes, shape), out = step.known[0], step.out
+    if len(out) != len(shape) + 1:  # patches of a picture (`F.unfold`)
+        return None
+    dim = step.argument(1, "dimension", 0) % len(axes)
+    return (*(fresh(out[i]) if i == dim else a for i, a in enumerate(axes)), fresh(out[-1]))
+
+
+def _repeated(step: Step) -> Axes | None:
+    (axes, shape), out = step.known[0], step.out
+    if len(out) != len(shape):
+        return _elementwise(step)
+    return tuple(a if n == m else (*a, Axis(n // m)) for a, n, m in zip(axes, out, shape, strict=True))
+
+
+def _cat(step: Step) -> Axes:
+    out, dim = step.out, step.argument(1, "dim", 0) % len(step.out)
+    known = [(axes, shape) for axes, shape in step.known if len(shape) == len(out)]
+    parts = [Part(axes[dim] or None, 0, shape[dim]) for axes, shape in known if shape[dim]]
+    rest = broadcast(out, known)
+    if len(parts) == 1:  # beside something empty (a cache not yet filled)
+        return rest
+    whole = _rejoined(parts)
+    if whole is None:
+        made = Axis(out[dim], tuple(parts))
+        atom = next((p.source[0] for p in parts if p.source), made)
+        whole = (next((old for old in atom.joined if old.parts == made.parts), made),)  # the same tokens, joined again
+        atom.joined += whole
+    return (*rest[:dim], whole, *rest[dim + 1 :])
+
+
+def _fits(shape: Sequence[int], known: Sequence[Known]) -> bool:
+    """Whether an output's shape is that of its inputs, broadcast."""
+    for _, other in known:
+        if len(other) > len(shape) or any(n not in (1, m) for n, m in zip(other[::-1], shape[::-1], strict=False)):
+            return False
+    return True
+
+
+def _split(
+    name: str,
+    axes: Axes,
+    shape: Sequence[int],
+    shapes: Sequence[Sequence[int]],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+) -> list[Axes]:
+    position = 1 if name == "unbind" else 2
+    dim = _argument(args, kwargs, position, "dim", 0) % len(axes)
+    if name == "unbind":
+        return [tuple(a for i, a in enumerate(axes) if i != dim)] * len(shapes)
+    out = []
+    start = 0
+    for s in shapes:
+        out.append(tuple(cut(a, start, s[i], shape[i]) if i == dim else a for i, a in enumerate(axes)))
+        start += s[dim]
+    return out
+
+
+def _rejoined(parts: Sequence[Part]) -> Dim | None:
+    """The dimension that was cut, if its stretches lie side by side again (a rotation of patches, [CLS] left out)."""
+    cuts = [p.source[0].parts[0] if p.source and len(p.source[0].parts) == 1 else None for p in parts]
+    source = next((one.source for one in cuts if one is not None), None) or ()
+    at = 0
+    for part, one in zip(parts, cuts, strict=True):
+        same = one is not None and one.source == source and one.start == at
+        single = part.source is None and part.length == 1  # of which nothing is known
+        if not same and not single and cut(source, at, part.length, size_of(source)) != part.source:
+            return None
+        at += part.length
+    return source if source and at == size_of(source) else None
+
+
+#: where axes go in each operation; in others they stay where they are, and are broadcast
+_FOLLOWED: dict[str, Callable[[Step], Axes | None]] = {
+    **dict.fromkeys(PERMUTING, _permuted),
+    **dict.fromkeys(RESHAPING, lambda step: reshape(step.known[0][0], step.out)),
+    "getitem": lambda step: _getitem(*step.known[0], step.args[1], step.batch),
+    **dict.fromkeys(("matmul", "mm", "bmm"), lambda step: _matmul(step.out, step.known)),
+    "addmm": lambda step: _matmul(step.out, step.known[1:]),
+    "einsum": lambda step: einsum_axes.follow(step.args[0], step.known),
+    **dict.fromkeys(("linear", "embedding"), _linear),
+    "scaled_dot_product_attention": lambda step: (*step.known[0][0][:-1], step.known[2][0][-1]),
+    **dict.fromkeys(CONVOLVING, _convolved),
+    "select": _selected,
+    "narrow": _narrowed,
+    "cat": _cat,
+    "view_as_complex": lambda step: step.known[0][0][:-1],
+    "view_as_real": lambda step: (*step.known[0][0], fresh(2)),
+    "stack": _stacked,
+    "repeat_interleave": _repeated,
+    "unfold": _unfolded,
+}

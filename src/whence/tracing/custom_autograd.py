@@ -1,0 +1,80 @@
+"""Custom autograd functions (BLOOM's GELU): looked into where their forward is made of operations that are seen.
+
+Such a function runs its forward with gradients switched off and puts itself in the place of the history of what it
+returns. A tensor made while gradients are off therefore keeps a second self, with the history of its operations. A
+function with an operation inside that has no derivative (rounding) is there for its own backward, and keeps that.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import ModelError
+from .node import Node, attach, node_of
+
+CHECKPOINT = "CheckpointFunctionBackward"  # is refused: see the trace
+
+
+def keep(result: Any) -> Any:
+    """Let a tensor that was made while gradients were off keep its history."""
+    if isinstance(result, Tensor) and result.requires_grad:
+        node_of(result).hidden = True
+        result._whence_seen = attach(result.view_as(result), node_of(result))  # type: ignore[attr-defined]  # as there
+    return result
+
+
+def opened(tensor: Tensor) -> Tensor:
+    """A tensor that a custom function made, with the history of the operations inside; any other as it is."""
+    seen, maker = getattr(tensor, "_whence_seen", None), type(tensor.grad_fn).__name__
+    if not isinstance(seen, Tensor) or maker in (getattr(tensor, "_whence_maker", ""), CHECKPOINT):
+        return tensor
+    return seen if _has_derivative(node_of(seen)) else tensor
+
+
+def _has_derivative(node: Node) -> bool:
+    """Whether all operations inside the function have one."""
+    seen, stack = set(), [node]
+    while stack:
+        here = stack.pop()
+        if here.kind in ("discrete", "extreme", "unknown", "foreign"):
+            return False
+        new = [parent for parent in here.parents if parent.hidden and parent.seq not in seen]
+        seen |= {parent.seq for parent in new}
+        stack += new
+    return True
+
+
+def refuse_checkpoints(traced: list[Tensor], hooks: Any) -> None:
+    """Refuse a model's own gradient checkpointing: its recomputation would run without the rules.
+
+    Args:
+        traced: what an operation reads that depends on the input.
+        hooks: those on saved tensors when the trace began.
+    """
+    reentrant = [t for t in traced if t._whence_maker == CHECKPOINT]  # type: ignore[attr-defined]  # by attach
+    if reentrant or (traced and hooks_on_saved_tensors() != hooks):
+        raise ModelError(
+            "The model runs part of itself under gradient checkpointing (or other saved-tensor hooks), which "
+            "recomputes it without the rules of the explanation. Switch checkpointing off (HuggingFace: "
+            "model.gradient_checkpointing_disable()) and explain again."
+        )
+
+
+def hooks_on_saved_tensors() -> Any:
+    """Which hooks on saved tensors are active, such as those of a model's own checkpoints."""
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    return whether_hooked() if top is None else top(True)
+
+
+def whether_hooked() -> bool:
+    """Whether there are any, in a torch that does not tell which: a saved tensor takes one pair of hooks."""
+    with torch.enable_grad():
+        step: Any = torch.ones(1, requires_grad=True).exp().grad_fn
+    try:
+        step._raw_saved_result.register_hooks(lambda kept: kept, lambda kept: kept)
+    except RuntimeError:
+        return True
+    return False

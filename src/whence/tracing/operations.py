@@ -1,0 +1,251 @@
+"""The torch functions a Transformer is made of, by canonical name and by what they do to relevance.
+
+``x + y``, ``torch.add``, ``Tensor.add_`` and ``Tensor.__radd__`` are one operation, ``add``. What an
+operation *is* (its kind) depends on its operands too: a ``mul`` by a constant is a scaling, by a
+statistic of its own operand a normalisation, by an activation a gate. :mod:`whence.tracing.tracer` decides that
+per call; this module holds what can be said by name alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812  # as everywhere in torch code
+from torch import Tensor
+
+
+class Operation(NamedTuple):
+    """A torch function's canonical name, and whether it writes into its first argument."""
+
+    name: str
+    inplace: bool
+
+
+_DUNDER = {
+    "__add__": "add", "__radd__": "add", "__sub__": "sub", "__mul__": "mul", "__rmul__": "mul",
+    "__truediv__": "div", "__div__": "div", "__matmul__": "matmul", "__rmatmul__": "rmatmul", "__rsub__": "rsub",
+    "__rtruediv__": "rdiv", "__rdiv__": "rdiv", "__neg__": "neg", "__pow__": "pow", "__rpow__": "rpow",
+    "__getitem__": "getitem", "__setitem__": "setitem", "__abs__": "abs",
+    "__iadd__": "add_", "__isub__": "sub_", "__imul__": "mul_", "__itruediv__": "div_", "__idiv__": "div_",
+    "__ipow__": "pow_",
+}  # fmt: skip
+_ALIASES = {
+    "true_divide": "div", "divide": "div", "multiply": "mul", "subtract": "sub", "negative": "neg", "absolute": "abs",
+    "concat": "cat", "concatenate": "cat", "_softmax": "softmax", "special_softmax": "softmax",
+    "linalg_vector_norm": "vector_norm", "linalg_norm": "norm", "special_expit": "sigmoid", "special_erf": "erf",
+    "square": "square", "inner": "inner", "adaptive_avg_pool1d": "avg_pool", "adaptive_avg_pool2d": "avg_pool",
+    "avg_pool1d": "avg_pool", "avg_pool2d": "avg_pool", "log_sigmoid": "logsigmoid", "_threshold": "threshold",
+}  # fmt: skip
+
+
+@functools.lru_cache(maxsize=4096)
+def operation(func: Callable[..., Any]) -> Operation:
+    """The canonical operation behind a torch function.
+
+    Example:
+        >>> operation(torch.Tensor.add_)
+        Operation(name='add', inplace=True)
+    """
+    owner: Any = func
+    name = str(owner.__name__ if owner.__name__ != "__get__" else owner.__self__.__name__)
+    name = _DUNDER.get(name, name.split(".")[0])  # torch.ops name an overload, too
+    inplace = name == "setitem" or (name.endswith("_") and not name.endswith("__"))
+    name = name.rstrip("_") if inplace else name
+    return Operation(_ALIASES.get(name, name), inplace)
+
+
+#: Reads that say nothing about values: never recorded.
+PASSIVE = {
+    "shape", "size", "dim", "ndim", "ndimension", "dtype", "device", "requires_grad", "is_cuda", "is_floating_point",
+    "numel", "stride", "layout", "is_contiguous", "__len__", "is_nested", "is_sparse", "data_ptr", "element_size",
+    "is_complex", "is_leaf", "grad_fn", "grad", "names", "is_quantized", "is_meta", "itemsize", "nbytes", "get_device",
+    "storage_offset", "untyped_storage", "is_inference", "__format__", "__repr__", "__hash__", "__bool__", "item",
+    "tolist", "is_same_size", "_version", "register_hook", "is_conj", "is_neg", "__contains__",
+    "__int__", "__float__", "__index__", "numpy", "_set_grad_enabled", "is_grad_enabled", "is_tensor", "set_data",
+    "_nested_tensor_from_mask_left_aligned",
+}  # fmt: skip
+
+#: Move, select or repeat entries: linear, each output entry is one input entry. Exact under the plain gradient.
+STRUCTURAL = {
+    "view", "reshape", "flatten", "unflatten", "view_as", "reshape_as", "squeeze", "unsqueeze", "transpose", "permute",
+    "movedim", "moveaxis", "swapaxes", "swapdims", "T", "t", "mT", "H", "mH", "adjoint", "contiguous", "clone",
+    "expand", "expand_as", "broadcast_to", "repeat", "tile", "repeat_interleave", "cat", "stack", "split", "chunk",
+    "tensor_split", "split_with_sizes", "unbind", "narrow", "roll", "flip", "unfold", "pad", "gather", "take_along_dim",
+    "masked_fill", "masked_scatter", "where", "masked_select", "index_copy", "index_put", "scatter", "index_fill",
+    "copy", "setitem", "to", "float", "double", "half", "bfloat16", "type", "type_as", "cpu", "cuda", "detach", "alias",
+    "data", "fill", "zero", "tril", "triu", "diagonal", "as_strided", "hstack", "vstack", "atleast_2d", "ravel",
+    "pixel_shuffle", "pixel_unshuffle", "vsplit", "hsplit", "dsplit", "rot90", "real", "pin_memory", "diag_embed",
+    "index_add", "scatter_add", "slice_scatter", "select_scatter", "view_as_real", "view_as_complex",
+    "complex", "imag",
+}  # fmt: skip
+
+#: Pick a stretch or one entry: as above, but what is not picked gets no relevance.
+SELECTING = {"getitem", "select", "index_select"}
+EXTREMES = {"max", "amax", "amin", "min", "topk", "sort", "max_pool2d", "max_pool1d", "adaptive_max_pool2d", "maximum",
+            "minimum", "kthvalue", "median"}  # fmt: skip
+
+#: Weighted sums with fixed weights and no bias.
+REDUCING = {"sum", "mean", "avg_pool", "cumsum", "interpolate", "upsample", "nansum", "trapezoid", "fold"}
+
+#: Weighted sums with a weight argument, perhaps a bias.
+LINEAR = {"linear", "addmm", "batch_norm"}
+CONVOLUTIONS = {"conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d"}
+
+#: Where an operation with weights has its input.
+WEIGHING = {
+    **dict.fromkeys(("linear", "batch_norm", "layer_norm", "rms_norm", *CONVOLUTIONS, "embedding"), 0),
+    "addmm": 1,
+}
+
+#: Products of two tensors; linear where one of them is a constant.
+PRODUCTS = {"matmul", "mm", "bmm", "einsum", "mv", "inner", "tensordot", "dot", "_grouped_mm"}
+
+#: Elementwise functions of one tensor.
+ACTIVATIONS = {
+    "gelu", "silu", "relu", "relu6", "leaky_relu", "elu", "celu", "selu", "mish", "hardswish", "hardtanh",
+    "hardsigmoid", "tanh",
+    "sigmoid", "softplus", "softsign", "logsigmoid", "erf", "exp", "expm1", "log", "log1p", "sin", "cos",
+    "square", "abs", "clamp", "clamp_min", "clamp_max", "clip", "threshold", "prelu", "rrelu", "sqrt", "rsqrt",
+    "reciprocal", "nan_to_num", "tanhshrink", "softshrink", "log2", "exp2", "rpow",
+}  # fmt: skip
+#: f(x) = x * gate(x): the activations of Transformer blocks.
+GATED = {"gelu", "silu", "relu", "relu6", "leaky_relu", "mish", "hardswish", "prelu", "pow"}
+
+NORMS = {"layer_norm", "rms_norm"}
+SOFTMAX = {"softmax", "_safe_softmax"}
+ATTENTION = {"scaled_dot_product_attention"}
+IDENTITY = {"dropout", "alpha_dropout", "feature_dropout", "dropout1d", "dropout2d", "dropout3d", "identity",
+            "feature_alpha_dropout"}  # fmt: skip
+#: Statistics of a tensor: what a normalisation divides by, once brought back beside the tensor itself.
+STATISTICS = {"mean", "sum", "var", "std", "norm", "vector_norm", "amax", "amin", "max", "var_mean", "std_mean"}
+#: Comparisons and the like: their result carries no gradient by nature.
+DISCRETE = {
+    "eq", "ne", "lt", "le", "gt", "ge", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "isnan", "isinf",
+    "isfinite", "argmax", "argmin", "argsort", "any", "all", "sign", "floor", "ceil", "round", "zeros_like",
+    "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "new_zeros", "new_ones", "new_full",
+    "new_empty", "new_tensor", "nonzero", "allclose", "equal", "long", "int", "bool", "one_hot", "bernoulli",
+    "is_nonzero", "result_type", "can_cast", "broadcast_tensors", "isin", "logical_not", "logical_and", "searchsorted",
+}  # fmt: skip
+
+
+def _glu(input: Tensor, dim: int = -1) -> Tensor:
+    a, b = input.chunk(2, dim=dim)
+    return a * torch.sigmoid(b)
+
+
+def _baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    product = torch.bmm(batch1, batch2)
+    return (product if alpha == 1 else product * alpha) + (input if beta == 1 else input * beta)
+
+
+def _addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    return input + (tensor1 * tensor2 if value == 1 else tensor1 * tensor2 * value)
+
+
+def _rsub(input: Tensor, other: Any) -> Tensor:
+    return torch.add(-input, other)
+
+
+def _rdiv(input: Tensor, other: Any) -> Tensor:
+    return torch.mul(torch.reciprocal(input), other)
+
+
+def _rmatmul(input: Tensor, other: Tensor) -> Tensor:
+    return torch.matmul(other, input)
+
+
+def _square(input: Tensor) -> Tensor:
+    return torch.pow(input, 2)
+
+
+def _group_norm(
+    input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    x = input.reshape(input.shape[0], num_groups, -1)
+    x = x - x.mean(-1, keepdim=True)
+    x = (x * torch.rsqrt((x * x).mean(-1, keepdim=True) + eps)).reshape(input.shape)
+    shape = (1, -1) + (1,) * (input.dim() - 2)
+    x = x if weight is None else x * weight.view(shape)
+    return x if bias is None else x + bias.view(shape)
+
+
+def _cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    n1 = torch.norm(x1, dim=dim, keepdim=True).clamp_min(eps)
+    n2 = torch.norm(x2, dim=dim, keepdim=True).clamp_min(eps)
+    return torch.sum((x1 / n1) * (x2 / n2), dim)
+
+
+def _fftn(input: Tensor, s: Any = None, dim: Any = None, norm: str | None = None) -> Tensor:
+    """The Fourier transform of real numbers as what it is, products with constant matrices."""
+    dims = range(input.dim() - (input.dim() if s is None else len(s)), input.dim()) if dim is None else dim
+    real, imaginary = (input.real, input.imag) if input.is_complex() else (input, None)
+    for i, d in enumerate(dims):
+        n = input.shape[d] if s is None else s[i]
+        k = torch.arange(n, device=input.device, dtype=torch.float64)
+        angle = -2 * torch.pi / n * torch.outer(k, k)[: input.shape[d]]
+        scale = {"ortho": n**-0.5, "forward": 1 / n}.get(norm or "", 1.0)
+        cos, sin = ((scale * f(angle)).to(real.dtype) for f in (torch.cos, torch.sin))
+        x, y = (None if t is None else t.transpose(d, -1)[..., :n] for t in (real, imaginary))
+        parts = (x @ cos, x @ sin) if y is None else (x @ cos - y @ sin, x @ sin + y @ cos)
+        real, imaginary = (t.transpose(d, -1) for t in parts)
+    return real if imaginary is None else torch.complex(real, imaginary)
+
+
+def _fft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, axis: int = -1) -> Tensor:
+    return _fftn(input, None if n is None else (n,), (dim if axis == -1 else axis,), norm)
+
+
+#: Composite operations, written out in operations that have a kind.
+COMPOSITE: dict[str, Callable[..., Any]] = {
+    "glu": _glu, "baddbmm": _baddbmm, "addcmul": _addcmul, "rsub": _rsub, "rdiv": _rdiv, "rmatmul": _rmatmul,
+    "square": _square, "group_norm": _group_norm, "cosine_similarity": _cosine_similarity,
+    "fft_fftn": _fftn, "fft_fft2": lambda input, s=None, dim=(-2, -1), norm=None: _fftn(input, s, dim, norm),
+    "fft_fft": _fft,
+}  # fmt: skip
+
+
+@functools.cache
+def opened(func: Callable[..., Any]) -> Callable[..., Any]:
+    """The same Python function of ``torch.nn.functional``, whose inner calls can be seen one by one.
+
+    Such a function hands itself to the active mode as a whole and would do so for ever when called again; the
+    copy differs only in that it does not ask.
+    """
+    blind = {name: lambda *a, **k: False for name in vars(F) if name.startswith("has_torch_function")}
+    original: Any = func
+    copy = types.FunctionType(original.__code__, {**vars(F), **blind}, original.__name__, original.__defaults__)
+    copy.__kwdefaults__ = original.__kwdefaults__
+    return copy
+
+
+#: Operations whose backward needs its gradient in the layout of their output: in evaluation, on a CPU and for a batch
+#: of one, torch's `batch_norm` takes a gradient in another layout for one in this layout.
+PARTICULAR = {"batch_norm"}
+
+
+@functools.cache
+def laid_out(func: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, whose backward gets its gradient in the layout of its output."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        out = func(*args, **kwargs)
+        if out.requires_grad:
+            strides = out.stride()
+            out.register_hook(lambda g: torch.empty_strided(g.shape, strides, dtype=g.dtype, device=g.device).copy_(g))
+        return out
+
+    return run
+
+
+#: Python functions to look into rather than to treat as one operation.
+OPENED = {"multi_head_attention_forward", "normalize", "softmin", "cross_entropy", "nll_loss", "mse_loss"}
+
+
+def is_stretch(index: Any) -> bool:
+    """Whether an index makes a view, not a copy."""
+    items = index if isinstance(index, tuple) else (index,)
+    return all(item is None or isinstance(item, int | slice | type(...)) for item in items)

@@ -1,0 +1,82 @@
+"""Tensors brought into order by their axes: a batch first, sums per sample and per token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..errors import SamplesMixedError
+from .axes import Axes, Axis, Dim, size_of
+
+
+def precise(tensor: Tensor) -> Tensor:
+    """At least float32: sums of half-precision numbers are not to be trusted."""
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+def unmerge(tensor: Tensor, axes: Axes, batch: Axis) -> tuple[Tensor, Axes]:
+    """Give the batch a dimension of its own where it is merged with others (``[batch * tokens, features]``)."""
+    for i, dim in enumerate(axes):
+        if batch in dim and len(dim) > 1:
+            at = dim.index(batch)
+            parts = [p for p in (dim[:at], dim[at : at + 1], dim[at + 1 :]) if p]
+            sizes = [size_of(p) for p in parts]
+            return tensor.unflatten(i, sizes), (*axes[:i], *parts, *axes[i + 1 :])
+    return tensor, axes
+
+
+def arrange(tensor: Tensor, axes: Axes, batch: Axis, dims: Sequence[int] = ()) -> Tensor:
+    """Bring a tensor to ``[batch, everything else, *dims]``.
+
+    Args:
+        tensor: any tensor.
+        axes: its axes.
+        batch: the batch axis.
+        dims: the dimensions to keep apart, in order.
+    """
+    kept = [tensor.shape[d] for d in dims]
+    rest = [i for i in range(tensor.dim()) if i not in dims]
+    moved = tensor.permute((*rest, *dims))
+    if batch.size > 1:
+        moved, split = unmerge(moved, tuple(axes[i] for i in rest), batch)
+        at = next((i for i, dim in enumerate(split) if dim == (batch,)), None)
+        if at is None:
+            raise SamplesMixedError(
+                "The samples of the batch cannot be told apart inside the model (an operation mixes the batch with "
+                "other axes in a way that is not followed). Explain one sample at a time."
+            )
+        moved = moved.movedim(at, 0)
+    return moved.reshape(batch.size, -1, *kept)
+
+
+def per_sample(tensor: Tensor, axes: Axes, batch: Axis) -> Tensor:
+    """Sum a tensor over everything but the batch: ``[batch]``."""
+    if batch.size == 1:
+        return tensor.sum().reshape(1)
+    if axes[:1] == ((batch,),):
+        return tensor.reshape(batch.size, -1).sum(1)
+    return arrange(tensor, axes, batch).sum(1)
+
+
+def spread(values: Tensor, axes: Axes, batch: Axis) -> Tensor:
+    """The inverse of a per-sample sum: ``[batch]`` values, shaped to multiply a tensor with these axes."""
+    shape = [1] * len(axes)
+    if batch.size == 1:
+        return values.reshape(shape)
+    i, dim = next((i, dim) for i, dim in enumerate(axes) if batch in dim)
+    sizes = [atom.size if atom is batch else 1 for atom in dim]
+    shape[i] = -1
+    return values.reshape(sizes).expand([atom.size for atom in dim]).reshape(shape)
+
+
+def per_token(tensor: Tensor, axes: Axes, batch: Axis, tokens: Dim) -> Tensor:
+    """Sum a tensor over everything but the batch and the tokens: ``[batch, tokens]``."""
+    if batch.size > 1:
+        tensor, axes = unmerge(tensor, axes, batch)
+    ends = [(i, j) for i in range(len(axes)) for j in range(i + 1, len(axes) + 1)]  # rows and columns of a picture
+    at = next((range(i, j) for i, j in ends if tokens and sum(axes[i:j], ()) == tokens), None)
+    if at is None:  # one token, or a model without attention: the dimension behind the batch
+        at = range(1, 2 if tensor.dim() > 2 else 1)
+    return arrange(tensor, axes, batch, at).sum(1).reshape(batch.size, -1)

@@ -1,0 +1,128 @@
+"""Residual additions: where a branch joins the trunk that it was made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from .node import Node, distant, edge_of, node_of, past
+from .op_call import Call
+
+Inside = Callable[[list[Node]], list[int]]  # the attentions (by index) among some nodes
+LEAVING = ("structural", "identity", "scale")  # kinds that hand a sum on
+
+
+@dataclass
+class Residual:
+    """A residual addition.
+
+    Attributes:
+        trunk: the tensor that a branch is added to.
+        branch: what is added to it.
+        output: the sum.
+        attentions: the attentions (by index) inside the branch.
+        normed: the sum after the norm that is applied to it, if any.
+        attended: what its attentions wrote, where that is one summand of the branch (a parallel block that adds
+            attention and MLP at once).
+        beside: further branches of the same trunk that were added next (a parallel block that adds one by one).
+    """
+
+    trunk: Tensor
+    branch: Tensor
+    output: Tensor
+    attentions: list[int]
+    normed: Tensor | None = None
+    attended: Tensor | None = None
+    beside: list[Tensor] = field(default_factory=list)
+
+
+class Residuals(list[Residual]):
+    """The residual additions of a trace, in order.
+
+    Args:
+        light: let go of values that only methods of attention maps read. What is left then are the trunks of blocks
+            with attention and the end of each stream; the rest is known by its place in the graph, and what a parallel
+            block is made of is not told apart.
+    """
+
+    def __init__(self, light: bool) -> None:
+        super().__init__()
+        self.light = light
+        self._sums: dict[int, list[Tensor]] = {}  # the summands of other sums (by ``seq``) since the last addition
+
+    def note(self, call: Call, output: Tensor, inside: Inside) -> None:
+        """Look at an operation: a sum may be a residual addition, a norm may follow one.
+
+        Args:
+            call: the operation.
+            output: what it made.
+            inside: the attentions (by index) among some nodes.
+        """
+        if call.kind == "add":
+            self._add(call, output, inside)
+        elif call.kind == "norm" and self and node_of(self[-1].output) is call.nodes[0]:
+            self[-1].normed = output
+
+    def _add(self, call: Call, output: Tensor, inside: Inside) -> None:
+        """Is one summand an ancestor of the other? Then it is the trunk and the other the branch."""
+        a, b = call.nodes[:2]
+        if a is None or b is None or a.root is b.root or call.tensors[0].shape != call.tensors[1].shape:
+            return
+        trunk, branch = (0, b) if a.seq < b.seq else (1, a)
+        between = branch.between(a if trunk == 0 else b)
+        if between is not None:
+            node_of(output).residual = True
+            self._lighten(output.shape)
+            new = Residual(call.tensors[trunk], call.tensors[1 - trunk], output, inside(between))
+            new.attended = self._attended(new, inside)
+            self.append(new)
+            self._sums.clear()
+        elif (earlier := self._beside(a, b)) is not None:
+            self._join(earlier, call.tensors[1 if node_of(earlier.output) is a else 0], output, inside)
+        elif not self.light:
+            self._sums[node_of(output).seq] = call.tensors[:2]
+
+    def _join(self, earlier: Residual, added: Tensor, output: Tensor, inside: Inside) -> None:
+        """One more branch of the same trunk; the branch of a block is the one with its attention."""
+        found = inside(node_of(added).between(node_of(earlier.trunk)) or [])
+        aside = added
+        if found and not earlier.attentions:
+            earlier.branch, aside = added, earlier.branch
+            earlier.attended = self._attended(earlier, inside)
+        if not self.light:
+            earlier.beside.append(past(aside) if edge_of(aside) is aside else aside)
+        earlier.attentions = sorted({*earlier.attentions, *found})
+        earlier.output, node_of(output).residual = output, True
+        self._sums.clear()
+
+    def _attended(self, residual: Residual, inside: Inside) -> Tensor | None:
+        """The one summand of a branch that has attentions in it; ``None`` if the branch is no such sum."""
+        found, node, trunk = None, node_of(residual.branch), node_of(residual.trunk)
+        while node.seq in self._sums or (node.kind in LEAVING and node.parents):
+            summands = self._sums.get(node.seq, [])
+            own = [t for t in summands if inside(node_of(t).between(trunk) or [])]
+            if summands and len(own) != 1:
+                break
+            found = own[0] if own else found
+            node = node_of(own[0]) if own else node.parents[0]
+        return found
+
+    def _beside(self, a: Node, b: Node) -> Residual | None:
+        """The residual addition to which ``a + b`` adds one more branch of the same trunk (a parallel block)."""
+        for total, branch in ((a, b), (b, a)):
+            for residual in reversed(self) if total.residual else ():
+                if node_of(residual.output) is total:
+                    return residual if branch.between(node_of(residual.trunk)) is not None else None
+        return None
+
+    def _lighten(self, shape: torch.Size) -> None:
+        """Let go of the values around the last addition of a shape, now that there is another."""
+        last = next((r for r in reversed(self) if r.output.shape == shape), None)
+        if not self.light or last is None or not any(r.attentions for r in self):
+            return
+        last.branch, last.output, last.normed = distant(last.branch), distant(last.output), None
+        if not last.attentions and not node_of(last.trunk).learned:
+            last.trunk = distant(last.trunk)

@@ -1,0 +1,113 @@
+"""Rows that carry nothing are left out of a backward.
+
+Behind the last attention a classifier reads [CLS] alone, a language model its last token: of all other rows, what comes
+back is 0, and so is what a linear layer makes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .op_call import Call
+
+#: rows that are looked at before all are
+SAMPLE = 16
+
+
+def several(tensor: Tensor) -> bool:
+    """Whether it is of several targets at once (``torch.vmap``)."""
+    return bool(torch._C._functorch.is_batchedtensor(tensor))
+
+
+def few(tensor: Tensor) -> Tensor | None:
+    """``[rows]``: which rows of ``[..., features]`` carry something, if at most half do; ``None`` otherwise.
+
+    Only on a CPU, where counting them makes nobody wait, and only of one target: those of others are other rows.
+    """
+    if tensor.device.type != "cpu" or tensor.dim() < 2 or tensor.numel() <= tensor.shape[-1] or several(tensor):
+        return None
+    rows = tensor.reshape(-1, tensor.shape[-1])
+    some = rows[:: len(rows) // SAMPLE or 1].any(-1)
+    if 2 * int(some.sum()) > len(some):  # most are alive: not worth a look at all
+        return None
+    alive = rows.any(-1)
+    return alive if 2 * int(alive.sum()) <= len(alive) else None
+
+
+def among(alive: Tensor | None, apply: Callable[..., Tensor], first: Tensor, *others: Tensor) -> Tensor:
+    """A function of rows, applied to those that are alive (``None``: all); 0 elsewhere."""
+    if alive is None:
+        return apply(first, *others)
+    found = apply(*(t.reshape(-1, t.shape[-1])[alive] for t in (first, *others)))
+    out = found.new_zeros(len(alive), found.shape[-1])
+    out[alive] = found
+    return out.reshape(*first.shape[:-1], found.shape[-1])
+
+
+def alias(tensor: Tensor) -> Tensor:
+    """A tensor on the same memory that torch takes for a tensor of its own, so that the model may write into it.
+
+    The trace gives it memory of its own before that happens.
+    """
+    source: Any = tensor  # of the types that it takes, torch names storages alone
+    return tensor.new_empty(0).set_(source)
+
+
+class Skipping:
+    """The linear layers of a backward, which look for rows to leave out until all tokens carry something.
+
+    Attributes:
+        looking: whether they still do.
+    """
+
+    def __init__(self) -> None:
+        self.looking = True
+
+    def alive(self, tensor: Tensor) -> Tensor | None:
+        """``[rows]``: which rows of what comes back carry something; ``None``: all are to be treated."""
+        found = few(tensor) if self.looking else None
+        self.looking &= found is not None or tensor.dim() < 3
+        return found
+
+    @staticmethod
+    def takes(call: Call) -> bool:
+        """Whether an operation is a linear layer with constant weights."""
+        if call.name != "linear" or len(call.traced) != 1 or call.argument(0, "input") is not call.traced[0]:
+            return False
+        weight = call.argument(1, "weight")
+        return type(weight) is Tensor and weight.dim() == 2
+
+    def run(self, call: Call, took: Callable[[Tensor], None] | None) -> Tensor:
+        """A linear layer, whose backward leaves out rows.
+
+        Args:
+            call: the layer.
+            took: to be called with the gradient of what it makes, where it has a bias and books are kept.
+        """
+        x, weight, bias = call.argument(0, "input"), call.argument(1, "weight"), call.argument(2, "bias")
+        made: Tensor = _Linear.apply(self, took, x, weight, bias)
+        return made
+
+
+class _Linear(torch.autograd.Function):
+    """``y = x W^T + b``, whose backward leaves out rows that carry nothing."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, skipping: Skipping, took: Callable[[Tensor], None] | None, x: Tensor, weight: Tensor, bias: Any
+    ) -> Tensor:
+        ctx.skipping, ctx.took, ctx.weight = skipping, took, weight
+        return alias(torch.nn.functional.linear(x, weight, bias))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        (gradient,) = grads
+        if ctx.took is not None:
+            ctx.took(gradient)
+        weight = ctx.weight.to(gradient.dtype)  # another, where the layer ran under autocast
+        rows = ctx.skipping.alive(gradient)
+        return None, None, among(rows, lambda alive: torch.matmul(alive, weight), gradient), None, None

@@ -1,0 +1,398 @@
+"""The trace: the user's model runs as it is, and each torch operation is swapped for one with the same value.
+
+:class:`Trace` is a ``TorchFunctionMode``. It knows operations and no method: for every call it finds out what
+kind of operation this is, asks the rulebook for the rule of that kind, and notes what happened: attentions,
+residual additions, sources, what had a rule and what had not.
+
+The model is not touched. Parameters enter each operation detached, so nothing about them needs to be switched
+off and on again, and two threads may explain the same model (in evaluation mode) at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from . import operations as ops
+from .attention_record import AttentionRecord, in_pieces
+from .autograd_graph import Steps
+from .axes import Axes, Axis, Known, follow, fresh, guess
+from .coverage import EXACT, Coverage
+from .custom_autograd import hooks_on_saved_tensors, keep, opened, refuse_checkpoints
+from .fused_attention import attend
+from .learned_queries import asked, origins, remember
+from .node import Node, Source, attach, distant, edge_of, node_of, past
+from .op_call import Call, Hold, Rule, as_it_is, map_tensors, tensors_in
+from .op_kinds import inherit, kind_of
+from .output_head import Head
+from .residuals import Residuals
+from .sparse_rows import Skipping
+
+if TYPE_CHECKING:
+    from ..propagation.ledger import Ledger
+
+
+class Trace(TorchFunctionMode):
+    """Runs whatever is called inside it under a rulebook.
+
+    Args:
+        rules: the rule of each kind of operation; a kind without one keeps its plain derivative.
+        batch: the number of samples.
+        maps: whether attention probabilities are needed as tensors (fused attention is then written out).
+        fan_out: called with each tensor that a second operation reads.
+        names: the name of each parameter, by ``id``.
+        replaced: values to put in place of tensors, by the ``seq`` of their nodes in an earlier trace.
+        learned: parameters (by ``id``) that are tokens of the model's own, such as DETR's queries: sources, too.
+        head: where to keep the operations behind the last block.
+
+    Example:
+        >>> with Trace({}, batch=2) as trace:
+        ...     output = model(trace.input("x", x))
+        >>> len(trace.attentions)
+    """
+
+    def __init__(
+        self,
+        rules: Mapping[str, Rule],
+        batch: int,
+        maps: bool = False,
+        fan_out: Callable[[Tensor, Node], None] | None = None,
+        names: Mapping[int, str] | None = None,
+        replaced: Mapping[int, Tensor] | None = None,
+        learned: frozenset[int] = frozenset(),
+        head: Head | None = None,
+    ) -> None:
+        super().__init__()
+        self.rules = rules
+        self.batch = Axis(batch)
+        self.steps = Steps(self.batch)
+        self.maps = maps
+        self.fan_out = fan_out
+        self.names = names or {}
+        self.replaced = dict(replaced or {})  # each leaves when it is put in its place
+        self.placed: dict[int, Tensor] = {}  # those that were
+        self.learned = learned
+        self.head = head
+        self.asking: set[int] = set()  # parameters that some attention's queries are made of, and of nothing else
+        self.coverage = Coverage()
+        self.ledger: Ledger | None = None
+        self.hold: Hold = as_it_is
+        self.attentions: list[AttentionRecord] = []
+        self.pieces = False  # whether some attention is in pieces that are not followed (a sliding window)
+        self.last_linear: tuple[Node, tuple[Any, ...]] | None = None  # what it made, and what of
+        self.residuals = Residuals(light=not maps)
+        self.sources: list[Source] = []
+        self.entry: Tensor | None = None  # what the first attention reads, where no residual says so
+        self._mixers: dict[int, int] = {}  # seq of the node that an attention wrote -> its index
+        self._early: list[Tensor] | None = []  # tensors made before the first attention
+        self._seq = 0
+        self.skipping = Skipping()
+        self._hidden = False  # whether something was made while gradients were switched off
+        self._constants: dict[int, Tensor] = {}
+        self._inputs: dict[int, str] = {}
+
+    def __enter__(self) -> Trace:
+        self._hooks = hooks_on_saved_tensors()
+        super().__enter__()
+        return self
+
+    # -- sources -----------------------------------------------------------------------------------------------
+
+    def input(self, name: str, value: Tensor) -> Tensor:
+        """A user's tensor, ready to enter the model: a float tensor becomes a source of relevance."""
+        tensor = value.detach().clone()
+        node = self._node("input", (), guess(tensor.shape, (), self.batch))
+        self._inputs[node.seq] = name
+        return self._source(name, tensor, node, embedded=False) if tensor.is_floating_point() else attach(tensor, node)
+
+    def _source(self, name: str, leaf: Tensor, node: Node, embedded: bool) -> Tensor:
+        """A leaf at which relevance can be read, and the copy of it that the model may overwrite."""
+        if self._has(node.seq, leaf):
+            leaf = self._leaf(node.seq)
+        self.sources.append(Source(name, attach(leaf.requires_grad_(), node), embedded))
+        with torch.enable_grad():
+            copy, node = leaf.clone(), self._node("structural", (node,), node.axes)
+            if self._has(node.seq, copy):
+                with torch._C.DisableTorchFunction():
+                    copy = self._leaf(node.seq).clone()
+            return self.steps.attach(copy, node)
+
+    def _embed(self, call: Call) -> Tensor:
+        """Rows looked up for the user's integers are where relevance can be read."""
+        rows: Tensor = call.run().detach()
+        origin = next((n for n in call.nodes if n is not None), None)
+        if origin is None:
+            return rows
+        node = self._node("embedding", (origin,), self._follow(call, [rows])[0])
+        while origin.parents and origin.kind in ("structural", "selecting"):
+            origin = origin.parents[0]
+        return self._source(self._inputs.get(origin.seq, ""), rows, node, embedded=True)
+
+    # -- the mode ----------------------------------------------------------------------------------------------
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        op = ops.operation(func)
+        if op.name in ops.PASSIVE or (op.name in ops.IDENTITY and not kwargs.get("training", True)):
+            return func(*args, **kwargs)
+        if kwargs.get("inplace"):  # F.relu(x, inplace=True)
+            op = op._replace(inplace=True)
+        tensors = tensors_in(*args, *kwargs.values())
+        if [t for t in tensors if type(t) is not Tensor and isinstance(t, torch.nn.Parameter)]:
+            args, kwargs = map_tensors((args, kwargs), self._constant)
+            tensors = [self._constant(t) for t in tensors]
+        if self.rules and self._hidden and [t for t in tensors if hasattr(t, "_whence_seen")]:
+            args, kwargs = map_tensors((args, kwargs), opened)
+            tensors = tensors_in(*args, *kwargs.values())
+        traced = [t for t in tensors if t.requires_grad]
+        if len(traced) > 1:
+            traced = list({id(t): t for t in traced}.values())
+        nodes = [self._known(t) for t in tensors]
+        if not traced and nodes.count(None) == len(nodes):
+            return remember(func(*args, **kwargs), op.name, tensors)
+        if op.name in ops.PARTICULAR:
+            func = ops.laid_out(func)
+        call = Call(op.name, "", func, args, kwargs, self.batch, tensors, nodes, traced, op.inplace)
+        if op.name == "embedding":
+            return self._embed(call)
+        refuse_checkpoints(traced, self._hooks)
+        composite = self._composite(call, op)
+        if composite is not None:
+            with torch.enable_grad(), self:
+                result = composite(*args, **kwargs)
+                return args[0].copy_(result) if op.inplace else result
+        if torch.is_grad_enabled():
+            return self._perform(call)
+        self._hidden = True
+        with torch.enable_grad():  # the model has switched gradients off (a frozen backbone)
+            return self._perform(call) if op.inplace else keep(self._perform(call))
+
+    def _known(self, tensor: Tensor) -> Node | None:
+        node = getattr(tensor, "_whence", None)
+        known = node if isinstance(node, Node) and node.batch is self.batch else None
+        if not tensor.requires_grad:
+            return known
+        maker = type(tensor.grad_fn).__name__
+        if known is not None and tensor._whence_maker == maker:  # type: ignore[attr-defined]  # set with the node
+            return known
+        # made by code that torch functions do not show: a custom autograd function
+        parents = self.steps.behind(tensor) or (() if known is None else (known,))
+        self.coverage.foreign(maker, max(len(parents), self.steps.inputs(tensor)))
+        sources = [(p.axes, [math.prod(atom.size for atom in dim) for dim in p.axes]) for p in parents]
+        axes = guess(tensor.shape, sources, self.batch) if known is None else known.axes
+        return node_of(self.steps.attach(tensor, self._node("foreign", parents, axes)))
+
+    def _constant(self, tensor: Tensor) -> Tensor:
+        """A parameter, detached, under its name."""
+        if type(tensor) is Tensor or not isinstance(tensor, torch.nn.Parameter):
+            return tensor
+        constant = self._constants.get(id(tensor))
+        if constant is None and id(tensor) in self.learned:
+            node = self._node("input", (), tuple(fresh(n) for n in tensor.shape))
+            constant = self._constants[id(tensor)] = self._source("", tensor.detach().clone(), node, embedded=False)
+            node_of(constant).learned = True
+        if constant is None:
+            constant = self._constants[id(tensor)] = tensor.detach()
+            constant._whence_parameter = tensor  # type: ignore[attr-defined]  # what depends on weights alone is kept
+            constant._whence_name = self.names.get(id(tensor), "")  # type: ignore[attr-defined]  # for messages
+        return constant
+
+    def _composite(self, call: Call, op: ops.Operation) -> Callable[..., Any] | None:
+        if op.name in ops.COMPOSITE:
+            return ops.COMPOSITE[op.name]
+        if op.name == "zeros_like" and call.nodes[0] is not None and call.nodes[0].learned:  # queries from nothing
+            return lambda x, **_: x * 0
+        if op.name in ops.OPENED and hasattr(call.func, "__code__"):
+            return ops.opened(call.func)
+        takes = getattr(self.rules.get("attention"), "takes", None)  # a rule may be for some operands alone
+        apart = op.name in ops.ATTENTION and (self.maps or (takes is not None and not takes(call)))
+        return attend if apart else None
+
+    def _perform(self, call: Call) -> Any:
+        call.kind = kind_of(call)
+        if call.kind == "unknown" and str(getattr(call.func, "__module__", "")).startswith("torch._ops"):
+            self.coverage.suspect(str(call.func), len(call.traced))
+        record = AttentionRecord.of(call) if call.kind == "mix" else None
+        if call.kind == "mix" and record is None and not in_pieces(call):
+            call.kind = "matmul" if len(call.traced) > 1 else "linear"
+        self.pieces = self.pieces or (call.kind == "mix" and record is None)
+        rule = self.rules.get(call.kind) if call.traced else None
+        if call.inplace and call.nodes[0] is not None and call.nodes[0].kept and not call.args[0]._is_view():
+            call.args[0].data = call.args[0].detach().clone()  # who needs the old value keeps the old memory
+            call.nodes[0].moved = True
+        before = self._keep(call) if call.inplace and call.args[0].requires_grad else None
+        target, apart = next(iter(call.args), None), call.inplace and self._apart(call, rule)
+        layer = rule is None and self.skipping.takes(call)  # it keeps its books by itself
+        watched = self.ledger.watch(call, rule) if self.ledger is not None and call.traced and not layer else None
+        took = self.ledger.bias(call) if layer and self.ledger is not None else None
+        result = made = rule(call) if rule else self.skipping.run(call, took) if layer else call.run()
+        if apart and isinstance(target, Tensor):
+            result, call.args = target.copy_(made), (target, *call.args[1:])
+        if rule is not None and call.name == "getitem" and ops.is_stretch(call.args[1]):
+            setattr(result, "_whence_part_of", call.args[:2])  # noqa: B010  # a rule's result is no view of what it was taken from
+        if self.replaced and isinstance(result, Tensor) and self._has(self._seq + 1, result):
+            handed_on = not call.inplace and any(result is t for t in call.tensors)  # nothing new is made
+            leaf = result if handed_on else self._leaf(self._seq + 1)
+            result = result if handed_on else call.args[0].copy_(leaf) if call.inplace else leaf.clone()
+        if before is not None:
+            call.tensors = [before, *call.tensors[1:]]
+        outputs = self._note(call, rule, result)
+        if outputs and rule is None and call.name == "linear" and call.args and call.args[0].requires_grad:
+            self.last_linear = node_of(outputs[0]), (*call.args, call.kwargs.get("bias"))[:3]
+        if self.head is not None:
+            self.head.note(call, result)
+            if outputs and node_of(outputs[0]).residual:
+                self.head.cut(outputs[0].shape)
+        if outputs and (record is not None or call.kind == "attention"):
+            self._attention(call, outputs[0], record or AttentionRecord.fused(call))
+        if outputs and watched is not None:
+            watched(attach(made, node_of(outputs[0])) if apart else outputs[0])
+        if call.inplace and hasattr(result, "_whence_part_of"):
+            with self:
+                whole, index = result._whence_part_of
+                whole[index] = result
+        return result
+
+    def _keep(self, call: Call) -> Tensor | None:
+        """What records hold of a tensor that is about to be overwritten is its value before that."""
+        target: Tensor = call.args[0]
+        holders = [self, *self.residuals, *self.attentions]
+        held = [(holder, name) for holder in holders for name, value in vars(holder).items() if value is target]
+        if not held and call.kind != "add":
+            return None
+        before = past(target)
+        for holder, name in held:
+            setattr(holder, name, before)
+        return before
+
+    def _has(self, seq: int, tensor: Tensor) -> bool:
+        """Whether there is a value to put in a tensor's place."""
+        return seq in self.replaced and self.replaced[seq].shape == tensor.shape
+
+    def _leaf(self, seq: int) -> Tensor:
+        """The value that takes a tensor's place, from which the model goes on."""
+        leaf = self.placed[seq] = self.replaced.pop(seq).detach().clone().requires_grad_()
+        return leaf
+
+    def _apart(self, call: Call, rule: Rule | None) -> bool:
+        """Turn an in-place operation into one that makes a new tensor, where a rule or the ledger needs the old value.
+
+        Returns:
+            Whether that was done: the target is then to take the value and the history of the result.
+        """
+        watched = self.ledger is not None and bool(call.traced) and call.kind not in EXACT
+        if (rule is None and not watched) or not call.apart():
+            return False
+        target: Tensor = call.args[0]
+        if target.requires_grad:
+            previous = attach(target.clone(), node_of(target))
+            call.replace([previous if t is target else t for t in call.traced])
+        return True
+
+    # -- what happened -----------------------------------------------------------------------------------------
+
+    def _node(self, kind: str, parents: tuple[Node, ...], axes: Axes) -> Node:
+        self._seq += 1
+        return Node(self._seq, kind, parents, axes, self.batch)
+
+    def _follow(self, call: Call, outputs: list[Tensor]) -> list[Axes]:
+        """Axes of the outputs; beside tensors that depend on the input, constants have no say."""
+        had = {id(t) for t in call.traced}  # before the call: what was empty may depend on the input by now
+        known: list[Known] = [
+            (n.axes if n is not None and (id(t) in had or not had or edge_of(t) is not t) else ((),) * t.dim(), t.shape)
+            for t, n in zip(call.tensors, call.nodes, strict=True)
+        ]
+        return follow(call.name, call.func, call.args, call.kwargs, known, [t.shape for t in outputs], self.batch)
+
+    def _note(self, call: Call, rule: Rule | None, result: Any) -> list[Tensor]:
+        """Attach a node to every tensor that an operation made; return those tensors."""
+        outputs = [call.args[0]] if call.inplace else tensors_in(result)
+        if not call.inplace:
+            given = {id(t) for t in call.tensors}
+            outputs = [t for t in outputs if id(t) not in given]
+        if not outputs:
+            return []
+        parents = tuple([n for n in call.nodes if n is not None])
+        live = tuple([node_of(t) for t in call.traced if id(t) not in call.blocked])
+        for tensor, dims in zip(outputs, self._follow(call, outputs), strict=True):
+            node = self._node(call.kind, parents, dims)
+            node.live = live if tensor.requires_grad else ()
+            inherit(call, node)
+            if call.kind in ("linear", "attention") and call.name not in ops.WEIGHING:
+                node.made_of = origins([t for t in call.tensors if not t.requires_grad])
+            node.kept = call.kept
+            if call.placed is not None:
+                call.placed(node)
+            self.steps.attach(tensor, node)
+            if call.inplace and tensor.requires_grad and tensor._is_view():
+                self._written_into(tensor)
+        if call.traced and any(t.requires_grad for t in outputs):
+            self.coverage.count(node, call.name, call.kind, rule)
+            self._uses(call)
+            if self._early is not None:
+                self._early += outputs
+            self.residuals.note(call, outputs[0], self._inside)
+        return outputs
+
+    def _written_into(self, view: Tensor) -> None:
+        """A tensor of which a view was overwritten is made of what was written there, too."""
+        base, node = view._base, node_of(view)
+        assert base is not None
+        old = getattr(base, "_whence", None)
+        if isinstance(old, Node) and old.batch is self.batch and old.kind != "discrete":
+            self.steps.attach(base, self._node("structural", (node, old), old.axes))
+        else:  # it was empty
+            axes = guess(base.shape, [(node.axes, view.shape)], self.batch)
+            self.steps.attach(base, self._node("structural", (node,), axes))
+
+    def _uses(self, call: Call) -> None:
+        """Count who reads a tensor; the second reader makes it a fan-out."""
+        for tensor, node in zip(call.tensors, call.nodes, strict=True):
+            if node is None:
+                continue
+            if call.kind == "linear":
+                node.linear_uses += 1
+            else:
+                node.other_uses += 1
+            if self.fan_out is not None and node.linear_uses + node.other_uses == 2 and tensor.requires_grad:
+                self.fan_out(tensor, node)
+
+    def _attention(self, call: Call, output: Tensor, record: AttentionRecord) -> None:
+        node, record.output = node_of(output), output if self.maps else distant(output)
+        record.wrote, node.kept = self.hold(output.detach()), True
+        met = asked(node) & set(self._constants)  # a bias that the model keeps was made of others in an earlier run
+        self.asking |= {p for p in met if record.shape[1] in self._constants[p].shape}
+        self._mixers[node.seq] = len(self.attentions)
+        for operand in node.parents:
+            operand.claim(len(self.attentions))
+        self.attentions.append(record)
+        if call.exposed is not None:
+            record.probabilities = call.exposed
+        if self._early is not None:
+            self.entry, self._early = self._common(call), None
+
+    def _common(self, call: Call) -> Tensor | None:
+        """The last tensor from which everything that the first attention reads derives."""
+        given = {node_of(source.tensor).seq for source in self.sources if source.name}
+        ends = [n for n in call.nodes if n is not None and n.ancestors() & given]  # not the model's own queries
+        candidates = [source.tensor for source in self.sources] + (self._early or [])
+        for tensor in reversed(candidates):
+            node = node_of(tensor)
+            if (
+                ends
+                and tensor.requires_grad
+                and all(end.seq > node.seq and end.between(node) is not None for end in ends)
+            ):
+                return tensor
+        return None
+
+    def _inside(self, nodes: list[Node]) -> list[int]:
+        """The attentions among some nodes, by index."""
+        return sorted(self._mixers[n.seq] for n in nodes if n.seq in self._mixers)

@@ -1,0 +1,55 @@
+"""Memory of long inputs: each case in a process of its own, so that nothing is left over from another.
+
+python -m tools.benchmarks.length conservative-lrp 16384        (one case: prints MiB and seconds)
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import resource
+import subprocess
+import sys
+import time
+
+import torch
+
+import whence
+from tools.benchmarks.kept import Kept
+from tools.benchmarks.models import build, plain
+
+TOKENS = (4096, 16384)
+METHODS = ("plain", "conservative-lrp", "attn-lrp", "conservative-lrp checkpoints=4", "attn-lrp checkpoints=4")
+# a layer's maps at 16,384 tokens are 6 GiB: these on shorter inputs
+MAPS = ("plain", "generic-attention", "transformer-attribution", "lrp", "rollout", "grad-cam")
+SIZES = {"width": 384, "layers": 6}
+
+
+def measure(kept: Kept) -> None:
+    """Measure what is not there yet."""
+    cases = [(method, tokens) for tokens in TOKENS for method in METHODS]
+    for method, tokens in [*cases, *((method, 2048) for method in MAPS)]:
+        if f"{tokens}/{method}" not in kept:
+            command = [sys.executable, "-W", "ignore", "-m", "tools.benchmarks.length", method, str(tokens)]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            kept.add(f"{tokens}/{method}", json.loads(done.stdout.splitlines()[-1]))
+            print(f"{tokens:>6} {method:<20}{done.stdout.splitlines()[-1]}", flush=True)
+
+
+def one(method: str, tokens: int) -> dict[str, float]:
+    """The growth of memory during one call, and its time."""
+    model, inputs = build("bert", 1, tokens=tokens, **SIZES)
+    name, _, pieces = method.partition(" checkpoints=")
+    run = plain(model, inputs)
+    if name != "plain":
+        run = functools.partial(whence.explain, model, inputs, name, 0, checkpoints=int(pieces or 1))
+    with torch.no_grad():  # what the first call of torch and of the model sets up
+        model(**{name: value[:, :8] for name, value in inputs.items()})
+    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+    run()
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    return {"memory": grown, "seconds": time.perf_counter() - start}
+
+
+if __name__ == "__main__":
+    print(json.dumps(one(sys.argv[1], int(sys.argv[2]))))
