@@ -24,13 +24,14 @@ from .explanations.explanation import Explanation, Explanations, load
 from .explanations.score_table import Table
 from .jobs import Job, Summary, run, summarize
 from .localisation import Coco, Region, locate, segment
-from .methods import Method, Reading, method, methods
+from .methods.base import Method, Reading
 from .methods.gradient_x_input import InputLevel
+from .methods.registry import list_methods, method
 from .propagation.rulebook import Rulebook
 from .runs.head_ablation import without
 from .runs.run import Run
 from .targets.named_scalars import answer, box, query, similarity, span
-from .targets.seed import At, Contrast, Every, contrast, every
+from .targets.specs import At, Contrast, Every, contrast, every
 
 __version__ = "0.1.0"
 __all__ = [
@@ -73,10 +74,10 @@ __all__ = [
     "evaluate",
     "every",
     "explain",
+    "list_methods",
     "load",
     "locate",
     "method",
-    "methods",
     "probe",
     "query",
     "run",

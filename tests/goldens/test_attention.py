@@ -129,7 +129,7 @@ def test_what_is_out_of_range_is_said():
 
 
 def test_only_some_methods_follow_the_class():
-    for name, method in whence.methods().items():
+    for name, method in whence.list_methods().items():
         model, inputs = (tiny.vit(), tiny.pixels(1)) if method.needs == "pictures" else (tiny.bert(), tiny.ids(1))
         one, two = (whence.explain(model, inputs, name, target).scores for target in (0, 1))
         assert torch.equal(one, two) != method.class_specific, name

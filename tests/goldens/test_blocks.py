@@ -321,7 +321,7 @@ def test_the_model_is_left_as_found_by_repeated_runs(method):
 
 @pytest.mark.parametrize("method", ["bi-attention", "legrad"])
 def test_experts_that_gather_tokens_do_not_mix_samples(method):
-    model, x, quick = tiny.mixtral(), tiny.ids(2), whence.methods()[method].quick
+    model, x, quick = tiny.mixtral(), tiny.ids(2), whence.list_methods()[method].quick
     e = whence.explain(model, {"input_ids": x}, method, [0, 1], **quick)
     one = whence.explain(model, {"input_ids": x[1:]}, method, 1, **quick)
     assert relative(e.scores[1], one.scores[0]) < 1e-4

@@ -17,7 +17,7 @@ from tests.support.helpers import (
     relative,
     traced,
 )
-from whence.methods import REGISTRY
+from whence.methods.registry import REGISTRY
 from whence.methods.transformer_attribution import TransformerAttribution
 from whence.propagation.rules.linear import z_box
 from whence.propagation.rules.relevance import Rules

@@ -22,8 +22,8 @@ from tests.support.helpers import (
     relative,
     traced,
 )
-from whence.methods import REGISTRY
 from whence.methods.conservative_lrp import ConservativeLRP
+from whence.methods.registry import REGISTRY
 
 CASE = "04_icml22_ali"
 CLASSES = range(3)

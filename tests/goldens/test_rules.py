@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from tests.support.helpers import EXACT, float32_tolerance, golden, relative
-from whence.methods import create
+from whence.methods.registry import create
 from whence.methods.transformer_attribution import relevance_rulebook
 from whence.propagation.relevance_function import Phase
 from whence.propagation.rules.linear import EPS, alpha_beta, safe_divide, z_box, z_plus

@@ -270,7 +270,7 @@ def test_what_learned_latents_look_at_is_the_main_stream(method):
 
 ONE_PASS = [
     name
-    for name, m in whence.methods().items()
+    for name, m in whence.list_methods().items()
     if m.forwards == 1 and m.backwards == 1 and name not in ("dave", "random")
 ]
 

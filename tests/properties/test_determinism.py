@@ -32,7 +32,7 @@ CASES = {
 def digest(kind: str, method: str, **more) -> str:
     """A hash of all that an explanation says; of a refusal, its sentence."""
     case = case_of(CASES[kind])
-    options = {**whence.methods()[method].quick, **OPTIONS.get(method, {}), **more}
+    options = {**whence.list_methods()[method].quick, **OPTIONS.get(method, {}), **more}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -50,7 +50,7 @@ def digest(kind: str, method: str, **more) -> str:
 def digests() -> dict[str, str]:
     """Of every method, for a text and a picture."""
     torch.set_num_threads(1)
-    return {f"{kind} {method}": digest(kind, method) for kind in CASES for method in sorted(whence.methods())}
+    return {f"{kind} {method}": digest(kind, method) for kind in CASES for method in sorted(whence.list_methods())}
 
 
 @functools.cache
@@ -71,7 +71,7 @@ def elsewhere() -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("method", sorted(whence.methods()))
+@pytest.mark.parametrize("method", sorted(whence.list_methods()))
 @pytest.mark.parametrize("kind", CASES)
 def test_the_same_question_has_the_same_bits(kind, method):
     torch.manual_seed(len(method))  # what the user does with torch's own generator changes nothing

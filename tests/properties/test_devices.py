@@ -5,14 +5,12 @@ On the meta device there are shapes and no values: whatever would wait for a val
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 import whence
 from tests.support import tiny
-from whence.explainer.explain import forwarded
-from whence.methods import create
+from whence.methods.registry import create
+from whence.runs.forward import forwarded
 
 MODELS = {
     "bert": (tiny.bert, {"input_ids": tiny.ids(2)}),  # transformers itself looks at a mask's values
@@ -33,7 +31,7 @@ CASES = [
 def test_no_method_waits_for_a_value(name, method, monkeypatch):
     """But once, at the end of the forward, when the answer is looked at."""
     make, inputs = MODELS[name]
-    monkeypatch.setattr(sys.modules["whence.explainer.explain"], "_check", lambda *_: None)
+    monkeypatch.setattr("whence.runs.forward._check", lambda *_: None)
     expected = whence.explain(make(), inputs, method, 0)
     model, there = make().to("meta"), {key: value.to("meta") for key, value in inputs.items()}
     chosen = create(method, {})

@@ -66,7 +66,7 @@ def test_a_case_is_the_same_from_its_number_and_from_its_words():
 
 def test_every_method_and_every_choice_is_drawn():
     cases = [draw_case(0, index) for index in range(1000)]
-    assert {case.method for case in cases} == set(whence.methods())
+    assert {case.method for case in cases} == set(whence.list_methods())
     for feature, choices in CHOICES.items():
         if feature != "weights":
             assert {getattr(case.architecture, feature) for case in cases} == set(choices)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from whence.explainer.explain import forwarded
-from whence.methods import create
+from whence.methods.registry import create
 from whence.readout.map_walk import walk
+from whence.runs.forward import forwarded
 from whence.runs.model_inputs import prepare
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -21,7 +21,7 @@ from transformers import (
 import whence
 
 #: those that run the model once; the others repeat what gradient-x-input does, and have tests of their own
-METHODS = sorted(name for name, method in whence.methods().items() if method.forwards == 1)
+METHODS = sorted(name for name, method in whence.list_methods().items() if method.forwards == 1)
 VOCABULARY = 60
 
 

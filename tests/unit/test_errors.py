@@ -12,7 +12,7 @@ from torch import nn
 
 import whence
 from tests.support import tiny
-from whence.methods import REGISTRY
+from whence.methods.registry import REGISTRY
 
 METHOD = "transformer-attribution"
 

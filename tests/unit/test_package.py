@@ -22,7 +22,7 @@ print(sorted(new - {'whence', 'torch', 'numpy'} - set(sys.stdlib_module_names)))
 
 
 def test_methods_are_listed_with_what_they_are():
-    listed = whence.methods()
+    listed = whence.list_methods()
     assert {"conservative-lrp", "generic-attention", "gradient-x-input", "transformer-attribution"} <= set(listed)
     for name, method in listed.items():
         assert method.name == name
@@ -31,7 +31,7 @@ def test_methods_are_listed_with_what_they_are():
 
 
 def test_the_list_of_methods_can_be_read():
-    listed = whence.methods()
+    listed = whence.list_methods()
     wide, narrow = listed.table(), listed.table(80)
     assert len(wide.splitlines()) == 1 + len(listed)
     assert max(map(len, narrow.splitlines())) <= 80
@@ -46,16 +46,16 @@ def test_the_list_of_methods_can_be_read():
 
 def test_the_list_of_methods_is_made_for_the_terminal_it_is_printed_on(monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
-    assert repr(whence.methods()) == whence.methods().table()
+    assert repr(whence.list_methods()) == whence.list_methods().table()
     monkeypatch.setenv("COLUMNS", "70")
-    assert str(whence.methods()) == whence.methods().table(70)
-    assert whence.methods() == dict(whence.methods())
+    assert str(whence.list_methods()) == whence.list_methods().table(70)
+    assert whence.list_methods() == dict(whence.list_methods())
 
 
 def test_every_form_of_lrp_is_marked_as_one():
     """By its name, or by rules of LRP in its rulebook; the page that says what that means names them all."""
-    marked = {name for name, method in whence.methods().items() if method.lrp}
-    assert {name for name in whence.methods() if "lrp" in name} <= marked
+    marked = {name for name, method in whence.list_methods().items() if method.lrp}
+    assert {name for name in whence.list_methods() if "lrp" in name} <= marked
     assert marked >= {"transformer-attribution", "libragrad", "dave"}
     told = (ROOT / "docs" / "legal.md").read_text()
     assert all(f"`{name}`" in told for name in marked)

@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=["costs", "scaling", "length"], metavar="PART")
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--batches", nargs="+", type=int, default=list(costs.BATCHES))
-    parser.add_argument("--methods", nargs="+", default=sorted(whence.methods()))
+    parser.add_argument("--methods", nargs="+", default=sorted(whence.list_methods()))
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--report", action="store_true", help="write the page from what is there")
     options = parser.parse_args()

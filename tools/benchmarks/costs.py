@@ -57,7 +57,7 @@ def _measure(kept: Kept, name: str, batch: int, methods: list[str], repeats: int
 
 def runs(method: str) -> int:
     """How often a method runs the model; of one for which that depends on the number of tokens, many times."""
-    forwards: Any = whence.methods()[method].forwards
+    forwards: Any = whence.list_methods()[method].forwards
     return forwards if isinstance(forwards, int) else LONG
 
 

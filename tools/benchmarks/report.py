@@ -53,7 +53,7 @@ def _costs(rows: dict[str, dict[str, Any]]) -> list[str]:
             "| method | at most | " + " | ".join(f"batch {b} | of a step | memory | per second" for b in batches) + " |"
         ]
         out += ["|---|---|" + "---|---|---|---|" * len(batches)]
-        for method in sorted(whence.methods()):
+        for method in sorted(whence.list_methods()):
             cells = [
                 _cost(rows.get(f"{name}/{b}/{method}"), method, b, r["step"])
                 for b, r in zip(batches, base, strict=True)
@@ -67,7 +67,7 @@ def _batches(rows: dict[str, dict[str, Any]], name: str) -> list[str]:
     """The method that gains least from a batch."""
     times = {
         method: several["seconds"] / one["seconds"]
-        for method in whence.methods()
+        for method in whence.list_methods()
         if "seconds" in (one := rows.get(f"{name}/1/{method}", {}))
         and "seconds" in (several := rows.get(f"{name}/8/{method}", {}))
     }

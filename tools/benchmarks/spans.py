@@ -115,7 +115,7 @@ def recall(directory: str, gguf: str | None, questions: int = 24) -> None:
         places = [i for i, word in enumerate(words[:at]) if word in cities]
         right += words[at] == cities[who]
         for way in found:
-            if way in whence.methods():
+            if way in whence.list_methods():
                 given: dict[str, Any] = {"method": way, "target": whence.At(at - 1, said)}
             else:
                 given = {"method": "flash-trace", "span": (at, at + 1) if way == "reading" else (at - 1, at)}

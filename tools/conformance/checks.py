@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 import whence
 from tools.conformance.family import Family, Inputs
-from whence.explainer.explain import forwarded
-from whence.methods import create
+from whence.methods.registry import create
+from whence.runs.forward import forwarded
 from whence.runs.model_inputs import prepare
 
 FORWARD, INVARIANT, BALANCED = 1e-5, 1e-4, 1e-4  # HuggingFace computes norms and softmax in float32 in many families
@@ -100,7 +100,7 @@ def _methods(out: Row, model: nn.Module, inputs: Inputs, methods: list[str]) -> 
     wrong = []
     for name in methods:
         try:
-            e = explain(out.family, model, inputs, name, **whence.methods()[name].quick)
+            e = explain(out.family, model, inputs, name, **whence.list_methods()[name].quick)
             out.methods[name] = ""
             if not all(torch.isfinite(s).all() for s in e.streams.values()):
                 wrong.append(f"{name}: scores are not finite")

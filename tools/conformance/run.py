@@ -50,7 +50,7 @@ def cells(r: Row) -> list[str]:
 def _row(name: str) -> tuple[tuple[Any, ...], float]:
     """A row without its family, which does not travel between processes, and the time that it took."""
     start = time.time()
-    r = row(FAMILIES[name], sorted(whence.methods()))
+    r = row(FAMILIES[name], sorted(whence.list_methods()))
     return (name, r.seen, r.passed, r.methods, r.failed), time.time() - start
 
 

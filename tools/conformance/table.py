@@ -19,7 +19,7 @@ def table(rows: list[Row], head: str) -> str:
         lines.append("")
     lines += ["## Which methods do not apply, and why", ""]
     refusals: dict[str, dict[str, list[str]]] = {}  # reason -> families, in one line -> methods
-    for name in sorted(whence.methods()):
+    for name in sorted(whence.list_methods()):
         reasons: dict[str, list[str]] = {}
         for r in rows:
             if r.methods.get(name):

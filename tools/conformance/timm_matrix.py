@@ -146,7 +146,7 @@ def main(arguments: list[str] | None = None) -> int:
     rows = []
     for name in options.only:
         start = time.time()
-        found = row(family(name), sorted(whence.methods()))
+        found = row(family(name), sorted(whence.list_methods()))
         applied = sum(not why for why in found.methods.values())
         seen = f"{found.seen.get('attentions', '?')} attentions, {found.seen.get('streams', '?')}"
         said = "; ".join(found.failed) or "passed"

@@ -7,7 +7,7 @@ from typing import Any
 
 import griffe
 
-ROLE = re.compile(r":\w+:`~?([^`]+)`")  # :func:`whence.methods`
+ROLE = re.compile(r":\w+:`~?([^`]+)`")  # :func:`whence.list_methods`
 EXAMPLE = re.compile(r"^Example:$", re.MULTILINE)
 SHARED = re.compile(r"^( +)(\w+(?:, \w+)+): (.*\n(?:\1 {4}.*\n)*)", re.MULTILINE)  # a, b: what both are
 

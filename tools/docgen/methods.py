@@ -1,6 +1,6 @@
 """The parts of the methods' pages that are facts: what a method's class says of it, what it cost, what it answers.
 
-A page is written by hand between two parts that are written here, from ``whence.methods()``, from the tables of
+A page is written by hand between two parts that are written here, from ``whence.list_methods()``, from the tables of
 ``docs/performance.md``, and by running the method on a model that comes with Whence.
 """
 
@@ -115,7 +115,7 @@ def example(row: dict[str, Any]) -> str:
 def pages() -> dict[Path, str]:
     """Every method's page, with its generated parts made anew."""
     cost, made = costs(), {}
-    for row in whence.methods().rows():
+    for row in whence.list_methods().rows():
         path = DOCS / "methods" / f"{row['name']}.md"
         text = path.read_text(encoding="utf-8")
         text = between(text, "facts", facts(row, cost.get(row["name"], {})), after=f"# `{row['name']}`\n")

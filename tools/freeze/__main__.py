@@ -43,7 +43,7 @@ def hashes(name: str) -> dict[str, str]:
     return out
 
 
-METHODS = whence.methods()
+METHODS = whence.list_methods()
 
 
 def main() -> None:

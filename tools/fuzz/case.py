@@ -91,7 +91,7 @@ class Case:
     @property
     def asked(self) -> dict[str, Any]:
         """The method's options, cheap ones where it is expensive."""
-        return {**whence.methods()[self.method].quick, **self.options}
+        return {**whence.list_methods()[self.method].quick, **self.options}
 
     def model(self, **changes: Any) -> Model:
         """The model, or one whose architecture differs in something."""
@@ -185,7 +185,7 @@ def case_of(words: list[str]) -> Case:
 def draw_case(seed: int, index: int) -> Case:
     """The case of this number; methods come in turns, so that each has its share."""
     rng = random.Random(f"{seed}:{index}")
-    method = sorted(whence.methods())[index % len(whence.methods())]
+    method = sorted(whence.list_methods())[index % len(whence.list_methods())]
     options = rng.choice(OPTIONS.get(method, ({},))) if rng.random() < 0.4 else {}
     asked = {name: rng.choice(choices) for name, choices in ASKED.items()}
     return joined(Case(drawn(rng), method, options, **asked))

@@ -314,7 +314,7 @@ def _by_target(case: Case, model: nn.Module, e: whence.Explanation) -> None:
     classes = e.logits.shape[-1]
     f = explained(case, model, (other % classes).tolist())
     same = all(torch.equal(s, f.streams[k]) for k, s in e.streams.items())
-    wanted = not whence.methods()[case.method].class_specific
+    wanted = not whence.list_methods()[case.method].class_specific
     # a saturated tanh, a lasso of zeros, a token that sees itself alone: there is nothing to tell apart
     silent = all(int((s != 0).sum(1).max()) <= 1 for x in (e, f) for s in x.streams.values())
     if case.target != "contrast" and same != wanted and not silent:

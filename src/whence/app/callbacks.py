@@ -14,7 +14,7 @@ import gradio as gr
 from ..counterfactuals.html_page import section as flipped
 from ..errors import InputError, WhenceError
 from ..explanations.explanation import Explanation
-from ..methods import methods as all_methods
+from ..methods.registry import list_methods as all_methods
 from ..render.html.markup import Markup
 from . import html_fragments
 from .cancellable import CancelledError, Work

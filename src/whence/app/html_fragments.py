@@ -11,7 +11,7 @@ from ..explainer.generation import Generation
 from ..explanations.explanation import Explanation
 from ..explanations.view_builder import cards, view
 from ..localisation import Detection
-from ..methods import methods as all_methods
+from ..methods.registry import list_methods as all_methods
 from ..render.html.card import draw_card, draw_taken
 from ..render.html.chart import draw_kept
 from ..render.html.image import LARGEST, photo, shrink

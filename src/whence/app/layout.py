@@ -10,7 +10,7 @@ from typing import Any
 import gradio as gr
 from gradio import events
 
-from ..methods import methods as all_methods
+from ..methods.registry import list_methods as all_methods
 from ..render.html.markup import tag
 from . import html_fragments
 from .callbacks import Answering

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from ..methods import methods as all_methods
+from ..methods.registry import list_methods as all_methods
 from .limits import Limits
 from .model_registry import Served
 

@@ -174,7 +174,7 @@ def probe(
             Of texts that are part of another only that one is taken.
         terms: groups, ``{"women": ["Anna", "Emma"], "men": ["John", "Paul"]}``; or a list, each a group of its own.
         target: one class for all texts, a number or a label; ``None``: what is predicted most often.
-        method: a name from :func:`whence.methods`.
+        method: a name from :func:`whence.list_methods`.
         slot: what marks the gap in a template.
         neutral: the word to compare with; ``None``: the tokenizer's mask token, or its unknown token. A model that
             fills in a mask would fill in this one instead, and is given the unknown token.

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ..evaluation.model_check import check as look
-from ..methods import methods as all_methods
+from ..methods.registry import list_methods as all_methods
 from .demo import report
 from .inputs import read
 from .options import Device, Dtype, Model, Pickle, Remote, Text, guarded, load

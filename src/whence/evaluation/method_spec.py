@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import MethodError
-from ..methods import create
-from ..methods import methods as all_methods
+from ..methods.registry import create
+from ..methods.registry import list_methods as all_methods
 
 
 @dataclass(frozen=True)

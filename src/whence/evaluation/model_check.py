@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, WhenceError, WhenceWarning
-from ..explainer.explain import explain, forwarded
+from ..explainer.explain import explain
 from ..explainer.explainer import Explainer
 from ..explanations.explanation import Explanation
 from ..inputs.sample import collate
-from ..methods import create, methods
+from ..methods.registry import create, list_methods
+from ..runs.forward import forwarded
 from ..runs.model_inputs import prepare
 from ..targets.seed import find_logits
 from ..tracing.coverage import Coverage
@@ -222,7 +223,7 @@ def check(explainer: Explainer, input: Any = None) -> Check:
     with warnings.catch_warnings():  # what there is to warn of was heard above
         warnings.simplefilter("ignore", WhenceWarning)
         tried, untried = _tried(explainer, input)
-        applied = {name: _applies(explainer, inputs, name, target) for name in methods()}
+        applied = {name: _applies(explainer, inputs, name, target) for name in list_methods()}
         written_out = _written_out(explainer, inputs, target, e)
     return Check(
         model=type(model).__name__,
@@ -276,7 +277,7 @@ def _difference(traced: Tensor, plain: Tensor | None) -> float:
 
 def _applies(explainer: Explainer, inputs: Any, name: str, target: Any) -> str:
     try:
-        explain(explainer.model, inputs, name, target, **methods()[name].quick)
+        explain(explainer.model, inputs, name, target, **list_methods()[name].quick)
     except WhenceError as error:
         return str(error)
     return ""

@@ -1,31 +1,30 @@
-"""An explanation from what a method read in a run: scores spread over the user's inputs, and what goes with them."""
+"""Build an explanation from what a method read in a run: scores spread over the user's inputs, with all metadata."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..explanations.explanation import Explanation
-from ..methods import Method, Reading
+from ..methods.base import Method, Reading
 from ..runs.run import Run
-from ..runs.token_streams import in_order, split
+from ..runs.token_streams import Stream, in_order, split
 from ..targets.seed import Seed, labels_of
 from ..tracing.axes import Dim, size_of
 
 
-def assemble(run: Run, reading: Reading, scores: Tensor, method: Method, options: dict[str, Any]) -> Explanation:
-    """The explanation of a run, from its scores ``[batch, tokens]`` and what else was read."""
-    layout = _layout(run, reading, scores)
-    scores = layout.scores
+def assemble(run: Run, reading: Reading, method: Method, options: dict[str, Any]) -> Explanation:
+    """Return the explanation of a run, from what a method read."""
+    layout = _Layout(run, reading)
     image = next((s.tensor.shape[-2:] for s in run.trace.sources if s.tensor.dim() == 4), None)
     labels = labels_of(run.model)
     names = labels if len(labels) == run.seed.logits.shape[-1] else {}
     task = _task(run.model, run.seed)
     return Explanation(
-        scores=scores,
+        scores=layout.scores,
         special=layout.special,
         method=method.name,
         options=options,
@@ -40,7 +39,7 @@ def assemble(run: Run, reading: Reading, scores: Tensor, method: Method, options
         grid=layout.grid,
         patch_start=layout.patch_start,
         image_size=(int(image[0]), int(image[1])) if image is not None and layout.grid is not None else None,
-        ledger=run.ledger,
+        ledger=copy.copy(run.ledger),
         layers=_inside(run, reading.layers, layout.order),
         heads=None if reading.heads is None else reading.heads.detach(),
         branches=_inside(run, reading.branches, layout.order),
@@ -82,51 +81,63 @@ def _inside(run: Run, found: Tensor | None, order: Tensor | None, dims: tuple[in
     return found.detach()
 
 
-@dataclass
 class _Layout:
-    """How scores are spread over the user's inputs: fields as in :class:`Explanation`."""
+    """How scores are spread over the user's inputs: attributes as in :class:`Explanation`.
 
-    scores: Tensor
-    special: Tensor
-    streams: dict[str, Tensor]
-    grid: tuple[int, int] | None = None
-    patch_start: int = 0
-    order: Tensor | None = None
+    Args:
+        run: the run.
+        reading: its scores, and those of other token streams.
+    """
 
+    def __init__(self, run: Run, reading: Reading) -> None:
+        self.run = run
+        self.scores = reading.scores
+        self.special = torch.zeros_like(self.scores, dtype=torch.bool)
+        self.streams: dict[str, Tensor] = {}
+        self.grid: tuple[int, int] | None = None
+        self.patch_start = 0
+        self.order: Tensor | None = None
+        self._axes: dict[str, Dim] = {}  # of each stream
+        padding = run.absent(self.scores, run.tokens())
+        if padding is not None:
+            self.special |= padding
+        if reading.grid is not None:  # of pixels
+            self.streams["image"] = self.scores
+            self.grid = reading.grid
+            return
+        known = reading.tokens is None or self.scores.shape[1] == size_of(run.tokens())
+        self._add_main(run.tokens() if known or reading.tokens is None else reading.tokens)
+        for tokens, scores in reading.others:
+            for stream in split(tokens, scores.shape[1], run):
+                self._add(stream, tokens, scores)
 
-def _layout(run: Run, reading: Reading, scores: Tensor) -> _Layout:
-    special = torch.zeros_like(scores, dtype=torch.bool)
-    padding = run.absent(scores, run.tokens())
-    if padding is not None:
-        special |= padding
-    if reading.grid is not None:  # of pixels
-        return _Layout(scores, special, {"image": scores}, reading.grid)
-    layout = _Layout(scores, special, {})
-    axes: dict[str, Dim] = {}  # of each stream
-    main = run.tokens() if reading.tokens is None or len(scores[0]) == size_of(run.tokens()) else reading.tokens
-    for n, (tokens, found) in enumerate([(main, scores), *reading.others]):
-        streams = split(tokens, found.shape[1], run)
-        order = in_order(run, streams, found.shape[1]) if n == 0 and tokens == run.tokens() else None
-        if order is not None:
-            layout.scores = found = found.gather(1, order)
-            layout.order = order
+    def _add_main(self, tokens: Dim) -> None:
+        """Add the streams of the main token axis, image patches row by row."""
+        length = self.scores.shape[1]
+        streams = split(tokens, length, self.run)
+        self.order = in_order(self.run, streams, length) if tokens == self.run.tokens() else None
+        if self.order is not None:
+            self.scores = self.scores.gather(1, self.order)
         for stream in streams:
-            if n == 0:
-                special[:, stream.start : stream.start + stream.length] |= stream.special.to(special.device)
-            name = stream.name
-            if name in axes and (_reads(run, tokens, axes[name]) or _reads(run, axes[name], tokens)):
-                other, name = ("encoder", "decoder") if _reads(run, tokens, axes[name]) else ("decoder", "encoder")
-                layout.streams = {other if k == stream.name else k: v for k, v in layout.streams.items()}
-                axes[other] = axes.pop(stream.name)
-            elif name in axes:
-                name = f"{name} {len(layout.streams) + 1}"
-            axes[name] = tokens
-            layout.streams[name] = found[:, stream.start : stream.start + stream.length].detach()
-            if stream.grid is not None and layout.grid is None:
-                layout.grid, layout.patch_start = stream.grid, stream.patch_start
-    return layout
+            self.special[:, stream.start : stream.start + stream.length] |= stream.special.to(self.special.device)
+            self._add(stream, tokens, self.scores)
 
+    def _add(self, stream: Stream, tokens: Dim, scores: Tensor) -> None:
+        """Add a stream under its name; two of one name are encoder and decoder if one reads the other."""
+        name = stream.name
+        if name in self._axes and (self._reads(tokens, self._axes[name]) or self._reads(self._axes[name], tokens)):
+            decodes = self._reads(tokens, self._axes[name])
+            other, name = ("encoder", "decoder") if decodes else ("decoder", "encoder")
+            self.streams = {other if k == stream.name else k: v for k, v in self.streams.items()}
+            self._axes[other] = self._axes.pop(stream.name)
+        elif name in self._axes:
+            name = f"{name} {len(self.streams) + 1}"
+        self._axes[name] = tokens
+        self.streams[name] = scores[:, stream.start : stream.start + stream.length].detach()
+        if stream.grid is not None and self.grid is None:
+            self.grid = stream.grid
+            self.patch_start = stream.patch_start
 
-def _reads(run: Run, one: Dim, other: Dim) -> bool:
-    """Whether some attention looks from one stream at the other."""
-    return any(r.axes[r.query] == one and r.axes[r.key] == other for r in run.trace.attentions)
+    def _reads(self, one: Dim, other: Dim) -> bool:
+        """Return whether some attention has queries in one stream and keys in the other."""
+        return any(r.axes[r.query] == one and r.axes[r.key] == other for r in self.run.trace.attentions)

@@ -18,8 +18,8 @@ from ..inputs.factory import reader_for
 from ..inputs.pretrained import load_model, load_processor
 from ..inputs.sample import Sample, batches, collate
 from ..inputs.text import TextReader
-from ..methods import methods as all_methods
-from ..targets.seed import Every, Target, every
+from ..methods.registry import list_methods as all_methods
+from ..targets.specs import Every, Target, every
 from .attach_inputs import attach
 from .chat_template import Messages
 from .explain import explain
@@ -119,7 +119,7 @@ class Explainer:
         Args:
             inputs: a text, a pair of texts, a picture (path, PIL, array), ``{"image": ..., "text": ...}``, a
                 recording, a series, tensors; or a list or iterator of them.
-            method: a name from :func:`whence.methods`.
+            method: a name from :func:`whence.list_methods`.
             target: as for :func:`whence.explain`; for language models also a token as a string.
             batch_size: how many are explained together; batches are made of inputs of like length.
             progress: show a bar on stderr; ``None``: if there is a terminal and more than one batch.
@@ -217,7 +217,7 @@ class Explainer:
         Args:
             prompt: a text; or messages ``[{"role": "user", "content": ...}, ...]``, for the tokenizer's chat template.
             continuation: what it is to have written; by default it writes itself, the likeliest token each time.
-            method: a name from :func:`whence.methods`.
+            method: a name from :func:`whence.list_methods`.
             max_new_tokens: how many it writes, at most.
             sampling: how it writes: further arguments of the model's own ``generate``.
             options: the method's options.

@@ -23,12 +23,12 @@ from ..explanations.score_table import Table
 from ..explanations.view_builder import view
 from ..inputs.text import TextReader
 from ..inputs.token_output import can_write
-from ..methods import create
 from ..methods.gradient_x_input import InputLevel
+from ..methods.registry import create
 from ..render.view_model import Card
 from ..results.input_origin import TextOrigin
 from ..results.result import Result
-from ..targets.seed import At, every
+from ..targets.specs import At, every
 from .chat_template import Messages, templated
 from .continuation import Written, write
 from .explain import explain

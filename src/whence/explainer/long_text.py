@@ -35,7 +35,7 @@ from ..inputs.sample import Sample, batches
 from ..inputs.text import TextReader
 from ..propagation.ledger import Ledger
 from ..results.input_origin import TextOrigin
-from ..targets.seed import Contrast, Target
+from ..targets.specs import Contrast, Target
 from ..tracing.reductions import precise
 from .explainer import Explainer
 
@@ -152,7 +152,7 @@ def windows(
     Args:
         explainer: of a model that gives one answer to a text.
         text: a text, or a pair of texts, of which the longer is cut and the other read with each window.
-        method: a name from :func:`whence.methods`.
+        method: a name from :func:`whence.list_methods`.
         target: a class, a label, a contrast or a function, for all windows; ``None``: the class of the answer to the
             whole text.
         length: tokens of a window, [CLS] and [SEP] included; ``None``: as many as the model takes.

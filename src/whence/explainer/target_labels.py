@@ -16,7 +16,8 @@ from ..inputs.image_text import JointReader
 from ..inputs.sample import Reader, Sample
 from ..inputs.token_output import answers_in_tokens, can_write
 from ..targets.class_indices import listed, plain
-from ..targets.seed import At, Contrast, Every, Labelled, checked, class_index, labelled, labels_of
+from ..targets.seed import class_index, labels_of
+from ..targets.specs import At, Contrast, Every, Labelled, checked, labelled
 
 
 class Answers:

@@ -16,7 +16,7 @@ from ..datasets import Dataset
 from ..datasets import load as load_dataset
 from ..errors import InputError
 from ..explainer.explainer import Explainer
-from ..methods import create as create_method
+from ..methods.registry import create as create_method
 from .dataset_parts import Chunks
 from .engine import create
 from .line import Line

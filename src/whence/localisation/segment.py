@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..explainer.explainer import Explainer
-from ..targets.seed import every
+from ..targets.specs import every
 from .connected_components import largest as largest_part
 from .detection import detect
 from .locate import mask_of
@@ -43,7 +43,7 @@ def segment(
     Args:
         explainer: of a detector.
         image: one picture, as the explainer takes it.
-        method: a name from :func:`whence.methods`.
+        method: a name from :func:`whence.list_methods`.
         threshold: of the heat map, as for :func:`whence.locate`.
         confidence: the probability above which a query has found an object.
         target: only objects of this class, by number or label.

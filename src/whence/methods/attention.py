@@ -22,7 +22,8 @@ from ..readout.cross_stream_rollup import Update, explained, relate, replace
 from ..readout.map_walk import last_gradient
 from ..readout.rollup import column_sums, read_rows, require_attention, require_maps, several_streams
 from ..runs.run import Run
-from . import Method, Reading, method
+from .base import Method, Reading
+from .registry import method
 
 
 @dataclass

@@ -22,8 +22,9 @@ import torch
 from .._utils.optional_imports import need
 from ..readout.rollup import read_rows, require_local, require_maps
 from ..runs.run import Run
-from . import Reading, method
 from .attention import AttentionLevel
+from .base import Reading
+from .registry import method
 
 Floats = npt.NDArray[np.float64]
 

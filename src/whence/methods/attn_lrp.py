@@ -35,8 +35,8 @@ from ..propagation.rulebook import Rulebook
 from ..propagation.rules import gradient as rules
 from ..propagation.rules.linear import gamma as gamma_rule
 from ..tracing.op_call import Rule
-from . import method
 from .gradient_x_input import InputLevel
+from .registry import method
 
 
 @method("attn-lrp")

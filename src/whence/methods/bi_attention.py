@@ -55,7 +55,8 @@ from ..readout.rollup import (
 from ..runs.run import Run
 from ..tracing.attention_record import AttentionRecord
 from ..tracing.node import edge_of, node_of
-from . import Method, Reading, method
+from .base import Method, Reading
+from .registry import method
 
 
 @method("bi-attention")
@@ -121,7 +122,7 @@ class BiAttention(Method):
         places = scaled(run)
         total = gradient.clone()
         for a in np.linspace(0, 1, self.steps)[:-1]:
-            there = run.repeat({node_of(t).seq: t.detach() * float(a) for t in places})
+            there = run.retrace({node_of(t).seq: t.detach() * float(a) for t in places})
             last = there.trace.attentions[-1]
             assert last.probabilities is not None
             total += last.arrange(there.backward([last.probabilities])[0])

@@ -28,8 +28,8 @@ from ..errors import MethodError
 from ..propagation.rulebook import Rulebook
 from ..propagation.rules import gradient as rules
 from ..tracing.op_call import Rule
-from . import method
 from .gradient_x_input import InputLevel
+from .registry import method
 
 
 @method("conservative-lrp")

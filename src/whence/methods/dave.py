@@ -38,8 +38,9 @@ from ..propagation.rulebook import Rulebook
 from ..runs.run import Run
 from ..tracing.node import node_of
 from ..tracing.reductions import precise
-from . import Method, Reading, method
+from .base import Method, Reading
 from .conservative_lrp import ConservativeLRP
+from .registry import method
 
 EPS = 1e-8
 
@@ -93,7 +94,7 @@ def contribution(run: Run, pixels: Tensor, pose: Pose | None, level: float, nois
     clean = precise(pixels.detach()).requires_grad_()
     moved = clean if pose is None else pose(clean)
     changed = (1 - level) * moved + math.sqrt(1 - (1 - level) ** 2) * noise
-    there = run.repeat({node_of(pixels).seq: changed.detach().to(pixels.dtype)})
+    there = run.retrace({node_of(pixels).seq: changed.detach().to(pixels.dtype)})
     (gradient,) = there.backward([picture(there)])
     (back,) = torch.autograd.grad(changed, clean, precise(gradient))
     return back * clean.detach()

@@ -60,8 +60,9 @@ from ..readout.map_walk import last_gradient
 from ..readout.rollup import read_rows, require_local, require_maps, stacked
 from ..runs.run import Run
 from ..tracing.node import edge_of
-from . import Method, Reading, method
+from .base import Method, Reading
 from .bi_attention import derivative
+from .registry import method
 
 VARIANTS = ("flash-trace", "span", "matrix")
 TINY = 1e-12
@@ -161,7 +162,7 @@ class FlashTrace(Method):
 
     def read(self, run: Run) -> Reading:
         """Shares of the prompt, ``[batch, tokens]``; of each layer, and of each head of it, besides."""
-        if self.inside:
+        if run.rulebook.inside:
             raise MethodError(
                 f"'{self.name}' has no backward in which to see what each block did: explain without `inside`, or by a "
                 "method with one (conservative-lrp, attn-lrp, gradient-x-input)."

@@ -53,8 +53,9 @@ from ..runs.batched_targets import read_at_once
 from ..runs.run import Run
 from ..tracing.axes import Dim, size_of
 from ..tracing.fused_attention import Piece
-from . import Reading, method
 from .attention import AttentionLevel
+from .base import Reading
+from .registry import method
 
 
 @method("generic-attention")
@@ -106,7 +107,7 @@ class GenericAttention(AttentionLevel):
         records = run.trace.attentions
         last, used = len(records) - 1, range(len(records))[self.start_layer :]
         shares = [record.zeros(record.shape[0]) for record in records]
-        pairs = [record.zeros(*record.shape[1:]) for record in records if self.inside]
+        pairs = [record.zeros(*record.shape[1:]) for record in records if run.rulebook.inside]
         rows = records[last].zeros(1, records[last].shape[1])
         if self.rows == "all":
             rows = all_rows(rows)
@@ -118,7 +119,7 @@ class GenericAttention(AttentionLevel):
             if i == last and self.rows == "target" and self.token is None:
                 rows = explained_rows(layer.read)
             shares[i] = layer.mass
-            if self.inside:
+            if run.rulebook.inside:
                 pairs[i] = layer.map
             if i in used:
                 rows = roll(rows, layer.map, self.normalise)

@@ -22,8 +22,9 @@ from ..readout.map_walk import walk
 from ..readout.rollup import column_sums, read_rows, require_attention, several_streams
 from ..runs.run import Run
 from ..tracing.fused_attention import Piece
-from . import Reading, method
 from .attention import AttentionLevel
+from .base import Reading
+from .registry import method
 
 
 @method("grad-cam")

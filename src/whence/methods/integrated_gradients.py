@@ -29,8 +29,9 @@ from ..propagation.rulebook import Rulebook
 from ..runs.run import Run
 from ..tracing.node import node_of
 from ..tracing.reductions import precise
-from . import Reading, method
+from .base import Reading
 from .gradient_x_input import InputLevel
+from .registry import method
 
 #: rows (copies x samples x tokens) that go through the model at once: more are hardly faster, and take more memory
 ROWS = 1024
@@ -70,7 +71,7 @@ class Averaged(InputLevel):
 
 def _alone(run: Run, places: list[Tensor], values: list[Tensor]) -> list[Tensor]:
     """The gradient at each of some places, at other values."""
-    there = run.elsewhere({node_of(t).seq: value for t, value in zip(places, values, strict=True)})
+    there = run.rerun({node_of(t).seq: value for t, value in zip(places, values, strict=True)})
     return [precise(g) for g in there.gradients()]
 
 
@@ -79,7 +80,7 @@ def _at_once(run: Run, place: Tensor, values: list[Tensor]) -> list[Tensor] | No
     node = node_of(place)
     batch = node.axes.index((run.trace.batch,))
     try:
-        there = run.elsewhere({node.seq: torch.cat(values, batch)}, len(values))
+        there = run.rerun({node.seq: torch.cat(values, batch)}, len(values))
     except (ModelError, RuntimeError):
         return None
     return [precise(g) for g in there.gradients()[0].chunk(len(values), batch)]

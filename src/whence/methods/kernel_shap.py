@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 
 from .._utils.optional_imports import need
-from . import method
 from .perturbation import Sampled, Surrogate, Value
+from .registry import method
 
 
 @method("kernel-shap")

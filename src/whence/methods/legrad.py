@@ -38,7 +38,8 @@ from ..readout.rollup import looked_at, require_local, require_maps, stacked
 from ..runs.run import Run
 from ..tracing.attention_record import AttentionRecord
 from ..tracing.node import edge_of
-from . import Method, Reading, method
+from .base import Method, Reading
+from .registry import method
 
 
 @method("legrad")
@@ -116,7 +117,7 @@ class LeGrad(Method):
     def _of_the_model(self, run: Run, value: Tensor) -> tuple[Tensor, Tensor | None]:
         """The same where the tape of the head does not tell: the whole model is run again."""
         last = run.boundaries[-1]
-        there = run.repeat({last.node.seq: value})
+        there = run.retrace({last.node.seq: value})
         end, first = there.boundaries[-1].tensor, there.boundaries[0].tensor
         gradient, past = there.backward([end, first])
         return laid_out(run, last.tensor, vectors(there, end, gradient)), past

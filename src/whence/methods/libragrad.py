@@ -55,8 +55,9 @@ from ..runs.token_streams import entries
 from ..tracing.node import Node, node_of
 from ..tracing.op_call import Call, Rule
 from ..tracing.reductions import precise
-from . import Reading, method
+from .base import Reading
 from .gradient_x_input import InputLevel
+from .registry import method
 
 READOUTS = ("full-grad-plus", "full-grad", "input-x-gradient", "hires-cam", "att-cat")
 PASSING = {"structural", "selecting", "extreme", "identity", "scale", "shift", "normalise", "reduce"}

@@ -30,8 +30,8 @@ from torch import Tensor
 
 from .._utils.optional_imports import need
 from ..errors import MethodError
-from . import method
 from .perturbation import Sampled, Surrogate, Value
+from .registry import method
 
 
 @method("lime")

@@ -33,8 +33,9 @@ from ..propagation.rules.relevance import Rules, Summed
 from ..readout.rollup import positive_mean, read_rows, require_maps
 from ..runs.run import Run
 from ..tracing.reductions import precise
-from . import Method, Reading, method
+from .base import Method, Reading
 from .gradient_x_input import InputLevel
+from .registry import method
 from .transformer_attribution import relevance_rulebook
 
 

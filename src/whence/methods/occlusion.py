@@ -23,8 +23,8 @@ from torch import Tensor
 
 from .._utils.optional_imports import need
 from ..errors import MethodError
-from . import method
 from .perturbation import Perturbed, Value
+from .registry import method
 
 
 @method("occlusion")

@@ -45,9 +45,10 @@ from ..tracing.axes import Dim
 from ..tracing.node import Node, attach, distant, node_of, on_gradient
 from ..tracing.op_call import Call
 from ..tracing.reductions import per_token, precise
-from . import Reading, method
 from .attn_lrp import AttnLRP
+from .base import Reading
 from .gradient_x_input import InputLevel
+from .registry import method
 
 COUNTED: dict[str, Callable[[Tensor], Tensor]] = {
     "absolute": torch.abs,

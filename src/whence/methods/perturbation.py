@@ -29,7 +29,7 @@ from ..runs.run import Run
 from ..runs.token_streams import split
 from ..tracing.node import node_of
 from ..tracing.reductions import precise
-from . import Reading
+from .base import Reading
 from .gradient_x_input import InputLevel
 
 Value = Callable[[Tensor], Tensor]
@@ -173,7 +173,7 @@ class Game:
             kept = (cells < 0) | keep.gather(1, cells.clamp(min=0))  # [batch, positions]
             values[node_of(t).seq] = torch.where(kept.flatten().to(t.device)[owner], t.detach(), baseline)
         try:
-            return precise(self.run.elsewhere(values).seed.value) - self.whole
+            return precise(self.run.rerun(values).seed.value) - self.whole
         except NumericalError as error:
             raise NumericalError(
                 "The model's output is not finite where features are replaced by the baseline. Give another "

@@ -20,7 +20,8 @@ from ..runs.run import Run
 from ..runs.token_streams import entries
 from ..tracing.node import node_of
 from ..tracing.reductions import per_token, precise
-from . import Method, Reading, method
+from .base import Method, Reading
+from .registry import method
 
 
 @method("random")

@@ -24,9 +24,9 @@ from typing import ClassVar
 from ..errors import MethodError
 from ..propagation.rulebook import Rulebook
 from ..propagation.rules import gradient as rules
-from . import method
 from .attn_lrp import AttnLRP
 from .gradient_x_input import InputLevel
+from .registry import method
 
 
 @method("res-lrp")

@@ -21,8 +21,9 @@ from ..readout.cross_stream_rollup import State, accumulate, from_layer
 from ..readout.rollup import all_rows, column_sums, read_rows, require_attention, require_local, roll, several_streams
 from ..runs.run import Run
 from ..tracing.axes import Dim
-from . import Reading, method
 from .attention import AttentionLevel
+from .base import Reading
+from .registry import method
 
 
 @method("rollout")

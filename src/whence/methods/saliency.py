@@ -18,8 +18,9 @@ from ..errors import MethodError
 from ..propagation.rulebook import Rulebook
 from ..runs.run import Run
 from ..tracing.reductions import precise
-from . import Reading, method
+from .base import Reading
 from .gradient_x_input import InputLevel
+from .registry import method
 
 
 @method("saliency")

@@ -24,8 +24,9 @@ from ..runs.run import Run
 from ..tracing.axes import Axes, Dim, size_of
 from ..tracing.node import node_of
 from ..tracing.reductions import arrange, precise, spread
-from . import Reading, method
+from .base import Reading
 from .integrated_gradients import Averaged
+from .registry import method
 
 
 @method("smooth-grad")

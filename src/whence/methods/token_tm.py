@@ -34,8 +34,9 @@ from ..propagation.rules.gradient import expose_heads
 from ..readout.residual_blocks import Block, blocks, padding, vectors
 from ..readout.rollup import positive_mean, read_rows, require_local, require_maps
 from ..runs.run import Run
-from . import Method, Reading, method
+from .base import Method, Reading
 from .libragrad import RULES
+from .registry import method
 
 
 @method("token-tm")

@@ -47,8 +47,9 @@ from ..runs.run import Run
 from ..runs.token_streams import entries
 from ..tracing.fused_attention import Piece
 from ..tracing.op_call import Rule
-from . import Method, Reading, method
+from .base import Method, Reading
 from .generic_attention import GenericAttention
+from .registry import method
 
 
 def relevance_rulebook(rules: Rules) -> Rulebook:
@@ -126,7 +127,7 @@ class TransformerAttribution(Method):
             scores = (rows @ maps[self.block])[:, 0]
         else:
             scores = roll_up(maps[self.start_layer :], rows, self.normalise)[:, 0]
-        return Reading(scores, layers, stacked(shares), pairs=stacked(maps) if self.inside else None)
+        return Reading(scores, layers, stacked(shares), pairs=stacked(maps) if run.rulebook.inside else None)
 
     def maps(self, run: Run, keep: bool = False) -> list[Tensor]:
         """Each attention's ``E_h((dy/dA * R)^+)``, ``[batch, queries, keys]``.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError, NumericalError
-from ..targets.seed import At, Contrast
+from ..targets.specs import At, Contrast
 
 Inputs = Tensor | Sequence[Any] | Mapping[str, Any]
 

@@ -1,7 +1,7 @@
-"""A model run again with other values in place of some tensors, of which only the target and its gradients are asked.
+"""A model run again with other values in place of some tensors, where only the target and its gradients are asked.
 
-Once the values are in their places there is nothing left to follow: the model goes on as it is. (What a rulebook or the
-books need of a forward, :attr:`whence.run.Run.repeat` traces to its end.)
+Once the values are in their places there is nothing left to trace: the model goes on as it is. (Where a rulebook or the
+ledger needs the whole forward pass, :meth:`whence.runs.run.Run.retrace` traces it to its end.)
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ..tracing.op_call import Call, map_tensors, tensors_in
 from ..tracing.tracer import Trace
 
 
-class Placing(Trace):
-    """A trace that ends where the last value is in its place; after it, linear layers leave out rows all the same."""
+class ReplacingTrace(Trace):
+    """A trace that ends once the last value is replaced; from there on only linear layers are watched."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -47,19 +47,19 @@ class Placing(Trace):
 
 
 @dataclass
-class Elsewhere:
-    """A forward with other values.
+class Rerun:
+    """A forward pass with other values.
 
     Attributes:
-        seed: the target there.
-        leaves: the values, as they stand in the graph.
+        seed: its target.
+        leaves: the values, as leaves of the autograd graph.
     """
 
     seed: Seed
     leaves: list[Tensor]
 
     def gradients(self) -> list[Tensor]:
-        """The target's gradient with respect to each value."""
+        """Return the gradient of the target with respect to each value."""
         start, sent = self.seed.start
         found = sent_back(start, sent.to(start.dtype), self.leaves)
         return [torch.zeros_like(t) if g is None else g for t, g in zip(self.leaves, found, strict=True)]

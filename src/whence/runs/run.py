@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from ..errors import InputError, ModelError
 from ..propagation.ledger import Ledger
 from ..propagation.rulebook import Rulebook
 from ..targets.seed import Seed
+from ..targets.specs import Target
 from ..tracing.autograd_graph import sent_back
 from ..tracing.axes import Axes, Dim, size_of
 from ..tracing.node import Node, Source, node_of
@@ -22,7 +23,10 @@ from ..tracing.tracer import Trace
 from .boundaries import Boundary, Brought, Passage, Way, Written
 from .head_axes import by_head, nodes_behind
 from .padding import over
-from .rerun import Elsewhere
+from .rerun import Rerun
+
+if TYPE_CHECKING:
+    from .forward import Forward
 
 
 class Run:
@@ -38,17 +42,24 @@ class Run:
             positions that are counted from a mask.
         around: whether an input that enters the blocks also goes round all of them (through convolutions, by sampling).
         watched: what else is written down in a backward.
-        repeat: the same forward again, explaining the same, with other values in place of some tensors (by the ``seq``
-            of their nodes).
-        elsewhere: the same, where nothing but the target and its gradients at these values is asked; of one tensor and
-            a target that is no function, also for several copies of the batch at once.
+        target: what it explains, as the user gave it.
         places: a grid, and ``[batch, patches]``: where each patch went, if the model puts them in its own order.
         followers: the runs to the targets after this one, of the same forward, in their order.
         brought: what a backward together with theirs brought.
         instead: weights to send back in place of the seed's: those of several targets at once.
     """
 
-    def __init__(self, model: nn.Module, trace: Trace, seed: Seed, rulebook: Rulebook, mask: Tensor | None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        trace: Trace,
+        seed: Seed,
+        rulebook: Rulebook,
+        mask: Tensor | None,
+        forward: Forward | None = None,
+        target: Target = None,
+        followers: Sequence[Run] = (),
+    ) -> None:
         self.model = model
         self.trace = trace
         self.seed = seed
@@ -65,13 +76,37 @@ class Run:
                 for some in ([main], texts)
             )
         self.watched: list[Passage] = []
-        self.repeat: Callable[[Mapping[int, Tensor]], Run] = _cannot_repeat
-        self.elsewhere: Callable[..., Elsewhere] = _cannot_repeat
+        self.target = target
+        self._forward = forward
         self.places: tuple[tuple[int, int], Tensor] | None = None
-        self.followers: list[Run] = []
+        self.followers = list(followers)
         self.brought: Brought | None = None
         self.instead: Tensor | None = None
         self.ledger = Ledger(trace.batch) if rulebook.phase is not None and rulebook.books else trace.ledger
+
+    # -- the same forward pass again ---------------------------------------------------------------------------
+
+    def retrace(self, values: Mapping[int, Tensor]) -> Run:
+        """Trace the same forward pass to the same target, with other values in place of some tensors.
+
+        Args:
+            values: by the ``seq`` of the nodes of the tensors that they replace.
+        """
+        return self._again().retrace(self, values)
+
+    def rerun(self, values: Mapping[int, Tensor], times: int = 1) -> Rerun:
+        """Run the model with other values, where only the target and its gradients at these values are asked.
+
+        Args:
+            values: by the ``seq`` of the nodes of the tensors that they replace.
+            times: how many copies of the batch there are; only of one value, and a target that is no function.
+        """
+        return self._again().rerun(self, values, times)
+
+    def _again(self) -> Forward:
+        if self._forward is None:
+            raise ModelError("This run was not made by whence.explain, so it cannot be repeated.")
+        return self._forward
 
     # -- structure -------------------------------------------------------------------------------------------
 
@@ -356,7 +391,3 @@ class Run:
         if mask is not None and mask.shape != scores.shape:
             mask = self.given
         return None if mask is None or mask.shape != scores.shape else mask
-
-
-def _cannot_repeat(replaced: Mapping[int, Tensor], times: int = 1) -> NoReturn:
-    raise ModelError("This run was not made by whence.explain, so it cannot be repeated.")

@@ -15,7 +15,8 @@ from torch import Tensor
 from ..errors import TargetError
 from .class_indices import listed, whole
 from .detector_outputs import query_logits, says_nothing
-from .seed import Labelled, find_logits, named_output
+from .seed import find_logits, named_output
+from .specs import Labelled
 
 Scalar = Callable[[Any], Tensor]
 

@@ -49,6 +49,8 @@ class Trace(TorchFunctionMode):
         replaced: values to put in place of tensors, by the ``seq`` of their nodes in an earlier trace.
         learned: parameters (by ``id``) that are tokens of the model's own, such as DETR's queries: sources, too.
         head: where to keep the operations behind the last block.
+        hold: how records hold a value: as it is, or to be recomputed (checkpoints).
+        ledger: makes the ledger, given the batch axis and ``hold``.
 
     Example:
         >>> with Trace({}, batch=2) as trace:
@@ -66,6 +68,8 @@ class Trace(TorchFunctionMode):
         replaced: Mapping[int, Tensor] | None = None,
         learned: frozenset[int] = frozenset(),
         head: Head | None = None,
+        hold: Hold = as_it_is,
+        ledger: Callable[[Axis, Hold], Ledger] | None = None,
     ) -> None:
         super().__init__()
         self.rules = rules
@@ -80,8 +84,8 @@ class Trace(TorchFunctionMode):
         self.head = head
         self.asking: set[int] = set()  # parameters that some attention's queries are made of, and of nothing else
         self.coverage = Coverage()
-        self.ledger: Ledger | None = None
-        self.hold: Hold = as_it_is
+        self.hold = hold
+        self.ledger = None if ledger is None else ledger(self.batch, hold)
         self.attentions: list[AttentionRecord] = []
         self.pieces = False  # whether some attention is in pieces that are not followed (a sliding window)
         self.last_linear: tuple[Node, tuple[Any, ...]] | None = None  # what it made, and what of

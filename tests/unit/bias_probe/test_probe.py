@@ -6,7 +6,6 @@ import copy
 import csv
 import re
 import shlex
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +31,6 @@ from whence.models import MODELS
 
 scipy_stats = pytest.importorskip("scipy.stats")
 
-MODULE = import_module("whence.bias_probe.probe")  # whence.probe is the function
 
 TEMPLATES = [
     "{name} gave a moving performance.",
@@ -392,7 +390,7 @@ def test_a_model_without_classes_is_ranked_by_its_value_and_has_no_flips(tmp_pat
     assert "flip" not in got.table()
     assert [len(line.split("|")) for line in got.table().splitlines()[:4]] == [11] * 4
     assert not any("flip" in row for row in got.texts)
-    monkeypatch.setattr(MODULE, "_drawn", lambda found, kind: b"")
+    monkeypatch.setattr("whence.bias_probe.probe._drawn", lambda found, kind: b"")
     got.save(tmp_path)
     assert "flip" not in (tmp_path / "texts.csv").read_text(encoding="utf-8").splitlines()[0]
     assert "flip" not in (tmp_path / "report.md").read_text(encoding="utf-8")
@@ -473,7 +471,7 @@ def test_terms_are_read_from_words_and_files(tmp_path):
 
 
 def test_the_command_prints_the_table_and_writes_the_rest(explainer, tmp_path, monkeypatch):
-    monkeypatch.setattr(MODULE, "_drawn", lambda found, kind: b"")
+    monkeypatch.setattr("whence.bias_probe.probe._drawn", lambda found, kind: b"")
     (tmp_path / "templates.txt").write_text("\n".join(TEMPLATES[:4]))
     result = run(
         tmp_path / "templates.txt", "Only {name} knows.", "--model", MODELS / "sentiment", "--terms", "a=John,Paul",

@@ -165,7 +165,7 @@ def test_options_reach_the_method(model, tmp_path):
 def test_methods_and_targets_are_compared(model, tmp_path):
     words = ["compare", TEXT, "--model", model, "--json"]
     found = explanations(run(*words, "--targets", "good,bad").stdout, tmp_path)
-    assert {e.method for e in found} == set(whence.methods()) - {"dave"}  # which explains pictures
+    assert {e.method for e in found} == set(whence.list_methods()) - {"dave"}  # which explains pictures
     assert {e.target_names for e in found} == {("good",), ("bad",)}
     two = explanations(run(*words, "--methods", "generic-attention, gradient-x-input").stdout, tmp_path)
     assert [e.method for e in two] == ["generic-attention", "gradient-x-input"]
@@ -255,7 +255,7 @@ def test_a_full_disk_leaves_no_trace(model, tmp_path, monkeypatch, before):
 def test_methods_are_listed():
     printed = run("methods").stdout
     rows = json.loads(run("methods", "--json").stdout)
-    assert {row["name"] for row in rows} == set(whence.methods())
+    assert {row["name"] for row in rows} == set(whence.list_methods())
     assert all(row["name"] in printed and row["paper"] in printed for row in rows)
     assert {"at"} <= set(next(row for row in rows if row["name"] == "conservative-lrp")["options"])
     described = {"name", "class_specific", "conservative", "lrp", "forwards", "backwards", "needs", "paper", "options"}
@@ -267,12 +267,12 @@ def test_a_pipe_gets_one_line_a_method_and_a_terminal_what_fits(monkeypatch):
     lines = run("methods").stdout.splitlines()
     head = "method per-class conserves LRP forwards backwards needs paper"
     assert lines[0].split() == head.split()
-    assert [line.split()[0] for line in lines[1:]] == list(whence.methods())
+    assert [line.split()[0] for line in lines[1:]] == list(whence.list_methods())
     monkeypatch.setattr(cli.inspect, "sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True)))
     for columns in (80, 300):
         result = CliRunner().invoke(cli.app, ["methods"], env={"COLUMNS": str(columns)})
         assert "patented" in result.stderr
-        assert result.stdout.rstrip("\n") == whence.methods().table(columns)
+        assert result.stdout.rstrip("\n") == whence.list_methods().table(columns)
         assert max(map(len, result.stdout.splitlines())) <= columns
 
 

@@ -34,13 +34,13 @@ def apart(one, two):
 
 
 def check(method, pairs):
-    if whence.methods()[method].class_specific:
+    if whence.list_methods()[method].class_specific:
         assert max(apart(*pair) for pair in pairs) > LEAST.get(method, 0.02)
     else:
         assert all(torch.equal(one.scores, two.scores) for one, two in pairs)
 
 
-@pytest.mark.parametrize("method", sorted(whence.methods()))
+@pytest.mark.parametrize("method", sorted(whence.list_methods()))
 def test_two_digits_in_a_picture(method, digits):
     """(The map of GradCAM, whose negative part is cut off, is empty for one of the pictures.)"""
     pairs = []
@@ -50,7 +50,7 @@ def test_two_digits_in_a_picture(method, digits):
     check(method, pairs)
 
 
-@pytest.mark.parametrize("method", sorted(set(whence.methods()) - {"dave"}))
+@pytest.mark.parametrize("method", sorted(set(whence.list_methods()) - {"dave"}))
 def test_two_opinions_of_a_sentence(method, sentiment):
     text = "The acting is superb, but the story goes nowhere."
     check(method, [[sentiment(text, method, target=c, **QUICK.get(method, {})) for c in ("negative", "positive")]])

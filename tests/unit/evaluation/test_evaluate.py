@@ -19,7 +19,8 @@ from whence.evaluation.evaluator import Evaluator
 from whence.evaluation.feature_removal import blank, removal
 from whence.evaluation.method_spec import Contender, contender
 from whence.evaluation.weight_randomisation import shuffled
-from whence.methods import REGISTRY, Method, Reading
+from whence.methods.base import Method, Reading
+from whence.methods.registry import REGISTRY
 from whence.models import MODELS
 
 TEXTS = [

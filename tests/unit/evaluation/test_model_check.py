@@ -204,7 +204,7 @@ def test_the_report_of_a_text_model():
     assert found.streams == {"text": 5}
     assert found.difference < 1e-5
     assert found.parameters == sum(p.numel() for p in bert(WORDS).parameters())
-    assert set(found.methods) == set(whence.methods())
+    assert set(found.methods) == set(whence.list_methods())
     assert [name for name, why in found.methods.items() if why] == ["dave"]  # which explains pictures
     expected = [
         "2 layers, 4 heads",

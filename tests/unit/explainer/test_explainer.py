@@ -96,7 +96,7 @@ def test_what_is_no_text_is_refused(item):
 
 
 def test_one_input_is_compared_at_a_time():
-    assert {e.method for e in BERT.compare("bad")} == set(whence.methods()) - {"dave"}  # which explains pictures
+    assert {e.method for e in BERT.compare("bad")} == set(whence.list_methods()) - {"dave"}  # which explains pictures
     with pytest.raises(whence.InputError, match="one input"):
         BERT.compare(["bad", "good"])
 

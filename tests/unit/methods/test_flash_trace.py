@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 
 import pytest
 import torch
@@ -24,14 +23,15 @@ import whence
 from tests.support import tiny
 from tests.support.helpers import EXACT, relative, traced
 from tests.support.snapshot import snapshot
-from whence.explainer.explain import forwarded
-from whence.methods import create
+from whence.methods import flash_trace as module
 from whence.methods.flash_trace import proximity
+from whence.methods.registry import create
 from whence.readout.head_routes import routes
+from whence.runs.forward import forwarded
 from whence.runs.model_inputs import prepare
+from whence.tracing import fused_attention
 
 METHOD = "flash-trace"
-module = sys.modules["whence.methods.flash_trace"]
 SIZES = {
     "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24,
     "max_position_embeddings": 40, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "initializer_range": 0.3,
@@ -418,7 +418,7 @@ def test_pieces_change_nothing(options, piece, monkeypatch):
 
 
 def test_of_a_fused_attention_only_a_piece_of_the_spans_rows_is_made(monkeypatch):
-    made, original = [], sys.modules["whence.tracing.fused_attention"].probabilities
+    made, original = [], fused_attention.probabilities
 
     def probabilities(*args):
         made.append(original(*args))

@@ -19,7 +19,7 @@ import whence
 from tests.support import tiny
 from tests.support.helpers import EXACT
 from whence.errors import MethodError
-from whence.methods import REGISTRY
+from whence.methods.registry import REGISTRY
 from whence.propagation.relevance_function import Phase
 from whence.propagation.rules.linear import alpha_beta, epsilon, flat, gamma, pull, w_square, z_box, z_plus
 from whence.propagation.rules.relevance import Rules

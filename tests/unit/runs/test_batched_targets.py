@@ -13,7 +13,7 @@ from whence.models import MODELS
 from whence.readout.map_walk import walk_twice
 from whence.runs.run import Run
 
-METHODS = [name for name in whence.methods() if name not in ("lime", "kernel-shap")]  # which run the model anew
+METHODS = [name for name in whence.list_methods() if name not in ("lime", "kernel-shap")]  # which run the model anew
 SUMS = [
     "conservative-lrp",
     "gradient-x-input",
@@ -81,7 +81,7 @@ def same(a, b):
 @pytest.mark.parametrize("make", [bert, vit, llama, neox])
 def test_each_of_several_targets_is_as_it_is_alone(make, method):
     model, inputs = make()
-    options = whence.methods()[method].quick
+    options = whence.list_methods()[method].quick
     targets = [0, None, [2, 1], whence.contrast(2, 0)]
     try:
         alone = [whence.explain(model, inputs, method, t, **options) for t in targets]

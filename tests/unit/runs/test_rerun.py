@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 
 import pytest
@@ -12,8 +11,9 @@ from torch import nn
 import whence
 from tests.support import tiny
 from tests.support.helpers import EXACT, relative
-from whence.explainer.explain import forwarded
+from whence.methods import integrated_gradients
 from whence.methods.integrated_gradients import IntegratedGradients
+from whence.runs.forward import forwarded
 from whence.tracing.node import node_of
 from whence.tracing.tracer import Trace
 
@@ -58,7 +58,6 @@ class Frozen(nn.Module):
         return self.head(x.mean(1))
 
 
-AVERAGED = sys.modules[IntegratedGradients.__module__]
 MODELS = {
     "bert": (tiny.bert, lambda: {"input_ids": tiny.ids(2)}),
     "gpt2": (tiny.gpt2, lambda: {"input_ids": tiny.ids(2)}),
@@ -84,7 +83,7 @@ def test_it_is_what_a_whole_trace_says(name, checkpoints):
     with begun as (run,):
         (place,) = method.places(run)
         values = {node_of(place).seq: torch.randn_like(place)}
-        there, whole = run.elsewhere(values), run.repeat(values)
+        there, whole = run.rerun(values), run.retrace(values)
         assert relative(there.seed.value, whole.seed.value) < EXACT
         assert not torch.equal(there.seed.value, run.seed.value)
         expected = whole.backward(method.places(whole))[0]
@@ -109,7 +108,7 @@ def test_nothing_is_followed_once_the_values_are_in_their_places(monkeypatch):
     with begun as (run,):
         (place,) = method.places(run)
         traced, seen.calls = seen.calls, 0
-        run.elsewhere({node_of(place).seq: place.detach()})
+        run.rerun({node_of(place).seq: place.detach()})
         assert 0 < seen.calls < traced / 4  # the embeddings: what comes before the first block
 
 
@@ -117,7 +116,7 @@ def test_a_language_model_is_not_asked_for_all_its_logits():
     begun, method = runs("llama")
     with begun as (run,):
         (place,) = method.places(run)
-        there = run.elsewhere({node_of(place).seq: place.detach()})
+        there = run.rerun({node_of(place).seq: place.detach()})
         assert there.seed.last is not None
         assert relative(there.gradients()[0], run.backward([place])[0]) < EXACT
 
@@ -140,7 +139,7 @@ def test_parameters_that_need_gradients_are_left_alone():
 def test_a_value_that_finds_no_place_is_said():
     begun, _ = runs("bert")
     with begun as (run,), pytest.raises(whence.ModelError, match="again"):
-        run.elsewhere({10**6: torch.zeros(1)})
+        run.rerun({10**6: torch.zeros(1)})
 
 
 @pytest.mark.parametrize("method", ["integrated-gradients", "smooth-grad"])
@@ -151,7 +150,7 @@ def test_copies_that_go_together_are_those_that_go_alone(name, method, monkeypat
     model, given = make().double(), inputs()
     many = {"steps" if method == "integrated-gradients" else "samples": 7}
     together = whence.explain(model, given, method, 1, **many)
-    monkeypatch.setattr(AVERAGED, "ROWS", 1)
+    monkeypatch.setattr(integrated_gradients, "ROWS", 1)
     assert relative(together.scores, whence.explain(model, given, method, 1, **many).scores) < EXACT
 
 
@@ -179,10 +178,10 @@ class Counting(nn.Module):
 def test_they_go_together_if_they_do_not_know_of_each_other(options, batches, monkeypatch):
     torch.manual_seed(0)
     model, x = Counting(**options).double().eval(), torch.randn(2, 5, 4, dtype=torch.float64)
-    monkeypatch.setattr(AVERAGED, "ROWS", 50)
+    monkeypatch.setattr(integrated_gradients, "ROWS", 50)
     found = whence.explain(model, {"x": x}, "integrated-gradients", [0, 2], at="pixel", steps=10)
     assert model.batches == batches
-    monkeypatch.setattr(AVERAGED, "ROWS", 1)
+    monkeypatch.setattr(integrated_gradients, "ROWS", 1)
     alone = whence.explain(model, {"x": x}, "integrated-gradients", [0, 2], at="pixel", steps=10)
     assert relative(found.scores, alone.scores) < EXACT
 
@@ -202,7 +201,7 @@ def test_classes_that_are_samples_are_not_mixed_up(monkeypatch):
     torch.manual_seed(0)
     model, given = Pairs().double().eval(), {"x": torch.randn(2, 5, 4).double(), "y": torch.randn(2, 3, 4).double()}
     together = whence.explain(model, given, "integrated-gradients", 1, at="pixel", steps=6)
-    monkeypatch.setattr(AVERAGED, "ROWS", 1)
+    monkeypatch.setattr(integrated_gradients, "ROWS", 1)
     assert (
         relative(together.scores, whence.explain(model, given, "integrated-gradients", 1, at="pixel", steps=6).scores)
         < EXACT

@@ -81,7 +81,7 @@ def test_the_matrix_of_timm_does_what_it_says(monkeypatch, capsys):
     stub = ModuleType("timm")
     stub.create_model = lambda name, pretrained, **options: Patches(**options)
     monkeypatch.setitem(sys.modules, "timm", stub)
-    every = whence.methods()
+    every = whence.list_methods()
     monkeypatch.setattr(whence, "methods", lambda: {name: every[name] for name in CHEAP})
     assert main(["--only", "vit_tiny_patch16_224"]) == 0
     assert "2 attentions, image 17" in capsys.readouterr().out

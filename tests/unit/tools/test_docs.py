@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tools.docgen.snippets import differences, printed, python
-from whence.methods import REGISTRY
+from whence.methods.registry import REGISTRY
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if python(path))

@@ -20,7 +20,7 @@ from transformers.models.detr.image_processing_pil_detr import DetrImageProcesso
 
 import whence
 from tests.support import tiny
-from whence.methods import REGISTRY
+from whence.methods.registry import REGISTRY
 from whence.models import MODELS
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}

@@ -17,7 +17,7 @@ from whence import errors
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
-ROWS = whence.methods().rows()
+ROWS = whence.list_methods().rows()
 ERRORS = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, Exception | Warning)]
 SECTIONS = ("Equations", "Options", "Cost", "When to use it, and when not", "Example")
 

@@ -141,7 +141,7 @@ def test_every_comparison_names_what_there_is():
         for made in comparisons:
             assert made.peer == peer
             assert made.case in cases.CASES
-            assert made.whence in whence.methods()
+            assert made.whence in whence.list_methods()
 
 
 def test_patches_are_undone_also_after_an_error(monkeypatch):

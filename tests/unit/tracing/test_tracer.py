@@ -490,10 +490,10 @@ def test_a_stream_that_is_overwritten_is_read_as_it_was(method):
         assert float(written.ledger.imbalance.abs().max()) < 1e-8
 
 
-@pytest.mark.parametrize("method", sorted(set(whence.methods()) - {"dave"}))
+@pytest.mark.parametrize("method", sorted(set(whence.list_methods()) - {"dave"}))
 def test_a_branch_that_is_overwritten_by_its_sum(method):
     """As ``y += x; x = y``: torch can train it, and so every method explains it."""
-    options = {"variant": "token"} if method == "bi-attention" else whence.methods()[method].quick
+    options = {"variant": "token"} if method == "bi-attention" else whence.list_methods()[method].quick
     results = []
     for into_branch in (True, False):
         model = Stream(in_place=False).double().eval()

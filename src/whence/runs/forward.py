@@ -1,0 +1,248 @@
+"""One traced forward pass for all targets, and the same pass again with other values."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import AGAIN, InputError, MethodError, ModelError, NumericalError
+from ..propagation.ledger import Ledger
+from ..propagation.rulebook import Rulebook
+from ..targets.seed import LastLinear, Seed, find_logits, labels_of, seed
+from ..targets.specs import At, Contrast, Target
+from ..tracing.axes import size_of
+from ..tracing.checkpointing import Checkpoints, held
+from ..tracing.eval_mode import undisturbed
+from ..tracing.gc_pause import uncollected
+from ..tracing.node import node_of
+from ..tracing.nonfinite import first_bad_value
+from ..tracing.op_call import as_it_is
+from ..tracing.output_head import Head
+from ..tracing.tracer import Trace
+from .model_inputs import padding_of, repeated
+from .rerun import ReplacingTrace, Rerun
+from .run import Run
+from .token_streams import patch_places, split
+
+
+class RulebookSource(Protocol):
+    """What a forward pass needs of a method: its name for messages, and a new rulebook for each pass."""
+
+    @property
+    def name(self) -> str:
+        """The method's name."""
+
+    def rulebook(self) -> Rulebook:
+        """Return which rule each kind of operation follows."""
+
+
+@contextlib.contextmanager
+def forwarded(
+    model: nn.Module,
+    args: list[Any],
+    kwargs: dict[str, Any],
+    batch: int,
+    method: RulebookSource,
+    targets: Sequence[Target],
+    checkpoints: int = 1,
+    inside: bool = False,
+) -> Iterator[list[Run]]:
+    """Trace a forward pass, ready to be read for each target; the model is as it was when the block ends.
+
+    Args:
+        model: the model, run in evaluation mode.
+        args, kwargs: its arguments.
+        batch: the number of samples.
+        method: whose rulebook the operations follow.
+        targets: what is explained; one run for each.
+        checkpoints: how many chunks of the forward pass are recomputed in the backward pass; 1: none.
+        inside: whether the relevance of each block's branches is asked for, too.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        names = stack.enter_context(undisturbed(model))
+        forward = Forward(model, args, kwargs, batch, method, padding_of(kwargs), names, checkpoints, inside)
+        runs = forward.runs(targets)
+        tokens = runs[0].tokens()
+        if any(s.name == "image" and s.grid is None for s in split(tokens, size_of(tokens), runs[0])):
+            places = patch_places(runs[0])
+            for run in runs:
+                run.places = places
+        yield runs
+
+
+@dataclass(frozen=True)
+class Forward:
+    """A model with its inputs, to be traced under a method's rulebook.
+
+    Attributes:
+        mask: the padding mask that the user gave, true at padding, or ``None``.
+        names: the name of each parameter, by ``id``.
+
+    The other attributes are the arguments of :func:`forwarded`.
+    """
+
+    model: nn.Module
+    args: list[Any]
+    kwargs: dict[str, Any]
+    batch: int
+    method: RulebookSource
+    mask: Tensor | None
+    names: Mapping[int, str]
+    checkpoints: int = 1
+    inside: bool = False
+
+    def runs(self, targets: Sequence[Target]) -> list[Run]:
+        """Return a run for each target, all of one forward pass."""
+        return self._runs(targets, None, frozenset())
+
+    def retrace(self, run: Run, values: Mapping[int, Tensor]) -> Run:
+        """Trace the forward pass of a run again, with other values in place of some tensors (by ``seq``)."""
+        (other,) = self._runs([_fixed(run.seed, run.target)], values, run.trace.learned)
+        if len(values) > 1 and node_of(other.seed.output).seq != node_of(run.seed.output).seq:  # experts: other calls
+            raise ModelError(AGAIN)
+        return other
+
+    def rerun(self, run: Run, values: Mapping[int, Tensor], times: int = 1) -> Rerun:
+        """Run the model with other values; only the target and its gradients at these values can be asked of it.
+
+        Args:
+            run: the run whose target is computed again.
+            values: by the ``seq`` of the tensors that they replace.
+            times: how many copies of the batch there are; only of one value, and a target that is no function.
+        """
+        rulebook = run.rulebook
+        if len(values) > 1 or rulebook.rules or rulebook.maps or rulebook.inside:  # a whole trace has to tell
+            there = self.retrace(run, values)
+            return Rerun(there.seed, [there.trace.placed[seq] for seq in values])
+        args, kwargs = repeated((self.args, self.kwargs), self.batch, times)
+
+        def replacing() -> tuple[Trace, Any]:
+            trace = ReplacingTrace({}, self.batch * times, names=self.names, replaced=values, learned=run.trace.learned)
+            return trace, self._through(trace, args, kwargs)
+
+        trace, outputs = replacing() if self.checkpoints == 1 else self._checkpoints().first(replacing)
+        if trace.replaced:
+            raise ModelError(AGAIN)
+        with trace:
+            start = seed(outputs, _fixed(run.seed, run.target, times), self.batch * times, labels_of(self.model), None)
+        if start.logits.shape[1:] != run.seed.logits.shape[1:]:  # its classes are other samples of the batch
+            raise ModelError(AGAIN)
+        start = replace(start, last=_last_linear(trace, start))
+        _check(start, self._diagnose)
+        return Rerun(start, [trace.placed[seq] for seq in values])
+
+    def _runs(
+        self, targets: Sequence[Target], replaced: Mapping[int, Tensor] | None, learned: frozenset[int]
+    ) -> list[Run]:
+        while True:
+            rulebook = self._rulebook()
+            trace, outputs = self._traced(rulebook, replaced, learned)
+            if not trace.asking - learned:
+                break
+            learned = learned | trace.asking  # some tokens are the model's own: follow these, too
+        with trace:
+            if trace.replaced:
+                raise ModelError(AGAIN)
+            last = _last(trace, self.mask, self.batch, find_logits(outputs))
+            starts = [seed(outputs, target, self.batch, labels_of(self.model), last) for target in targets]
+        if rulebook.phase is None:
+            starts = [replace(start, last=_last_linear(trace, start)) for start in starts]
+        for start in starts:
+            _check(start, self._diagnose)
+        trace.coverage.settle(node_of(starts[0].output).reachable())
+        runs: list[Run] = []
+        for start, target in reversed(list(zip(starts, targets, strict=True))):
+            runs.insert(0, Run(self.model, trace, start, rulebook, self.mask, self, target, tuple(runs)))
+        return runs
+
+    def _rulebook(self) -> Rulebook:
+        rulebook = replace(self.method.rulebook(), inside=self.inside)
+        if rulebook.phase is not None:
+            rulebook.phase.masked = self.mask is not None
+        if self.checkpoints > 1 and (rulebook.phase is not None or rulebook.maps):
+            raise MethodError(
+                f"'{self.method.name}' goes back twice, or looks at all attention maps at once, so `checkpoints` "
+                "cannot save it memory. Methods that can: conservative-lrp, attn-lrp, gradient-x-input, "
+                "generic-attention, grad-cam."
+            )
+        return rulebook
+
+    def _traced(
+        self, rulebook: Rulebook, replaced: Mapping[int, Tensor] | None, learned: frozenset[int]
+    ) -> tuple[Trace, Any]:
+        """Return the trace of a forward pass, and what the model returned."""
+
+        def forward() -> tuple[Trace, Any]:
+            trace = Trace(
+                rulebook.rules,
+                self.batch,
+                rulebook.maps or rulebook.inside,
+                rulebook.fan_out,
+                self.names,
+                replaced,
+                learned,
+                Head() if rulebook.head else None,
+                held if self.checkpoints > 1 else as_it_is,
+                Ledger if rulebook.books and rulebook.phase is None and not rulebook.maps else None,
+            )
+            return trace, self._through(trace, self.args, self.kwargs)
+
+        return forward() if self.checkpoints == 1 else self._checkpoints().first(forward)
+
+    def _through(self, trace: Trace, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Return what the model returns, its operations seen by a trace."""
+        with uncollected(), trace:
+            placed = [trace.input(str(i), a) if isinstance(a, Tensor) else a for i, a in enumerate(args)]
+            named = {k: trace.input(k, v) if isinstance(v, Tensor) else v for k, v in kwargs.items()}
+            return self.model._call_impl(*placed, **named)  # as model(...), but not compiled
+
+    def _checkpoints(self) -> Checkpoints:
+        return Checkpoints(self.checkpoints, self.model)
+
+    def _diagnose(self) -> str:
+        return first_bad_value(self.model, self.args, self.kwargs)
+
+
+def _check(start: Seed, diagnose: Callable[[], str]) -> None:
+    """Refuse outputs that cannot be explained."""
+    if bool((torch.isnan(start.logits) | (start.logits == torch.inf)).any()) or not bool(start.value.isfinite().all()):
+        raise NumericalError(f"The model's output is not finite: {diagnose()}")
+    if not start.output.requires_grad:
+        raise InputError(
+            "The model's output does not depend on any input that can carry relevance: its inputs are integers and no "
+            "embedding of them was found. Pass floating-point inputs (inputs_embeds, pixel_values)."
+        )
+
+
+def _fixed(start: Seed, target: Target, times: int = 1) -> Target:
+    """The target that was explained, whatever the model says next time; of a batch that is repeated so many times."""
+    if start.index is None:
+        return target
+    classes = start.index.tolist() * times
+    asked = classes if start.other is None else Contrast(classes, start.other.tolist() * times)
+    return asked if start.place is None else At(start.place.tolist() * times, asked)
+
+
+def _last_linear(trace: Trace, start: Seed) -> LastLinear | None:
+    """The linear layer that made the logits of every position, if nothing came after it."""
+    if trace.last_linear is None or start.place is None or start.output.dim() != 3:
+        return None
+    made, of = trace.last_linear
+    return LastLinear(*of) if getattr(start.output, "_whence", None) is made else None
+
+
+def _last(trace: Trace, mask: Tensor | None, batch: int, logits: Tensor | None) -> Tensor | None:
+    """The last real token of each sample, if the model answers at every position and looks only back."""
+    if logits is None or logits.dim() != 3 or not any(r.causal for r in trace.attentions):
+        return None
+    if mask is None or mask.shape != logits.shape[:2]:
+        return torch.full((batch,), logits.shape[1] - 1, device=logits.device)
+    positions = torch.arange(mask.shape[1], device=mask.device)
+    return torch.where(mask, -1, positions).amax(1)
