@@ -148,3 +148,31 @@ def test_the_books_of_a_norm_that_only_its_weight_ties_to_the_input_balance():
     e = whence.explain(ScaledByTheInput().double().eval(), {"input_ids": tiny.ids(1)}, "gradient-x-input", 1)
     assert e.scores.isfinite().all()
     assert e.ledger.imbalance.abs().max() < 1e-12
+
+
+class FilledBySlices(nn.Module):
+    """Keys written into uninitialised memory, half by half, as DeepSeek does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.keys, self.head = nn.Embedding(9, 8), nn.Linear(8, 8), nn.Linear(8, 2)
+
+    def forward(self, input_ids):
+        x = self.embed(input_ids)
+        keys = x.new_empty(x.shape)
+        keys[..., :4].copy_(self.keys(x)[..., :4])
+        keys[..., 4:].copy_(x[..., 4:])
+        return self.head((x + (x @ keys.mT).softmax(-1) @ x).mean(1))
+
+
+@pytest.mark.parametrize("method", ["lrp", "transformer-attribution"])
+def test_what_uninitialised_memory_holds_is_in_no_entry(method):
+    torch.manual_seed(0)
+    model = FilledBySlices().double().eval()
+    torch.use_deterministic_algorithms(True)  # fills new memory with NaN
+    try:
+        e = whence.explain(model, {"input_ids": torch.tensor([[1, 2, 3]])}, method, 0)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert torch.stack([entry.amount for entry in e.ledger.entries]).isfinite().all()
+    assert e.ledger.imbalance.abs().max() < 1e-9

@@ -241,12 +241,13 @@ class Rules:
         """``x R / (x + eps)``: the published code where a tensor is read twice (its ``Clone``) or picked from.
 
         The identity but for the stabiliser, which is below the resolution of any type but float64. Unlike there,
-        relevance is not lost where ``x`` is exactly 0, and no NaN comes of what a mask hides.
+        relevance is not lost where ``x`` is exactly 0, and no NaN comes of masked scores (infinities) or of memory that
+        was read through a view before anything was written to it.
         """
         if x.dtype != torch.float64:
             return R
         factor = x + self.eps
-        return torch.div(x, factor, out=factor).masked_fill_((x == 0) | x.isinf(), 1.0) * R
+        return torch.div(x, factor, out=factor).masked_fill_((x == 0) | ~x.isfinite(), 1.0) * R
 
     def fan_out(self, tensor: Tensor, node: Node) -> None:
         """Register :meth:`copied` on a tensor that several operations read."""
