@@ -20,7 +20,7 @@ from tests.support.helpers import (
 from whence.methods.registry import REGISTRY
 from whence.methods.transformer_attribution import TransformerAttribution
 from whence.propagation.rules.linear import z_box
-from whence.propagation.rules.relevance import Rules
+from whence.propagation.rules.relevance import RelevanceRules
 from whence.readout.map_walk import walk_twice
 from whence.tracing.node import on_gradient
 
@@ -262,7 +262,7 @@ class FullLRP(TransformerAttribution):
 
     def rulebook(self):
         book = super().rulebook()
-        rules = Rules(book.phase, self.eps)
+        rules = RelevanceRules(book.phase, self.eps)
 
         def first_layer(op, R):
             return (z_box(op.apply, op.inputs[0].detach(), op.weight, R, eps=self.eps),)

@@ -15,7 +15,7 @@ from whence.methods.registry import create
 from whence.methods.transformer_attribution import relevance_rulebook
 from whence.propagation.relevance_function import Phase
 from whence.propagation.rules.linear import EPS, alpha_beta, safe_divide, z_box, z_plus
-from whence.propagation.rules.relevance import Rules, share
+from whence.propagation.rules.relevance import RelevanceRules, share
 from whence.readout.rollup import all_rows, positive_mean, roll_up
 from whence.tracing.tracer import Trace
 
@@ -38,7 +38,7 @@ def case(request):
 
 def propagated(function, inputs, R, book=None):
     """Relevance of the inputs of one operation, as a traced model has it."""
-    book = book or relevance_rulebook(Rules(Phase(), EPS))
+    book = book or relevance_rulebook(RelevanceRules(Phase(), EPS))
     with Trace(book.rules, len(inputs[0]), book.maps, book.fan_out) as trace:
         out = function(*(trace.input(str(i), x) for i, x in enumerate(inputs)))
     book.phase.relevance = True
@@ -169,7 +169,7 @@ def test_a_traced_convolution_follows_z_box_on_three_channels_and_doubles_on_oth
 def test_copied_is_the_published_clone_except_that_nothing_is_lost_at_zero(case):
     z, check = case
     x, R = z["clone_x"], z["clone_R0"] + z["clone_R1"] + z["clone_R2"]
-    found = Rules(Phase()).copied(x, R)
+    found = RelevanceRules(Phase()).copied(x, R)
     zero = x == 0
     assert zero.sum() == 1
     assert torch.equal(found[zero], R[zero])

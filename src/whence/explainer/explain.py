@@ -14,8 +14,8 @@ from ..errors import InputError, MethodError, NumericalError, SamplesMixedError,
 from ..explanations.explanation import Explanation, Explanations
 from ..methods.base import Method
 from ..methods.registry import create
-from ..readout.block_relevance import Inside
-from ..runs.boundaries import Written
+from ..readout.block_relevance import BlockRelevance
+from ..runs.boundaries import HeadRelevance
 from ..runs.forward import forwarded
 from ..runs.model_inputs import Inputs, each, prepare, sample_of
 from ..runs.padding import zeroed
@@ -133,9 +133,9 @@ class Request:
     def _read(self, run: Run, method: Method, diagnose: Callable[[], str]) -> Explanation:
         """Return what a method reads of a run, with a ledger of its own: the forward pass may be read again."""
         gradients_alone = run.rulebook.phase is None and not run.rulebook.maps
-        watched = Inside(run) if self.inside and gradients_alone else None
+        watched = BlockRelevance(run) if self.inside and gradients_alone else None
         reading = method.read(run)
-        if watched is not None and reading.pairs is None and any(isinstance(w, Written) for w in run.watched):
+        if watched is not None and reading.pairs is None and any(isinstance(w, HeadRelevance) for w in run.watched):
             reading = replace(reading, branches=watched.branches(), pairs=watched.pairs())
         if self.inside and reading.pairs is None:
             raise MethodError(

@@ -55,7 +55,7 @@ from torch import Tensor
 from ..errors import MethodError
 from ..propagation.rulebook import Rulebook
 from ..propagation.rules.gradient import detach_deviation, show_map
-from ..readout.head_routes import Routes, Watch, Watching, routes
+from ..readout.head_routes import HeadRoutes, RouteRecorder, RouteRulebook, routes
 from ..readout.map_walk import last_gradient
 from ..readout.rollup import read_rows, require_local, require_maps, stacked
 from ..runs.run import Run
@@ -69,7 +69,7 @@ TINY = 1e-12
 PIECE = 2**20  # how many numbers are worked on at a time
 
 
-class Places(NamedTuple):
+class SpanMasks(NamedTuple):
     """Where a span, what was written up to its end, and the prompt are: each ``[batch, tokens]``, 1 there and else 0.
 
     Attributes:
@@ -156,9 +156,9 @@ class FlashTrace(Method):
 
     def rulebook(self) -> Rulebook:
         """Norms with constant deviations; fused attention stays fused, and routes are looked at."""
-        watch = Watch()
+        watch = RouteRecorder()
         book = {"attention": show_map, "norm": detach_deviation, "normalise": detach_deviation}
-        return Watching(watch.watched(book), books=False, watch=watch)
+        return RouteRulebook(watch.watched(book), books=False, watch=watch)
 
     def read(self, run: Run) -> Reading:
         """Shares of the prompt, ``[batch, tokens]``; of each layer, and of each head of it, besides."""
@@ -174,11 +174,11 @@ class FlashTrace(Method):
         layers = torch.stack([share.sum(1) for share in shares], 1)
         return Reading(layers.sum(1), layers, stacked([share.sum(-1) for share in shares]))
 
-    def trace(self, run: Run) -> tuple[Places, list[Hop]]:
+    def trace(self, run: Run) -> tuple[SpanMasks, list[Hop]]:
         """Where the span is, and what each hop from there finds, on all tokens."""
         require_maps(run, self.name)
         require_local(run, self.name)
-        assert isinstance(run.rulebook, Watching)
+        assert isinstance(run.rulebook, RouteRulebook)
         found = routes(run, run.rulebook.watch, self.name)
         where = self.places(run, found[0].rows)  # behind the routes: its backward lets go of what is behind the blocks
         keep = 1 - stopped(run, self.stop, found[0].rows) if self.stop else torch.ones_like(found[0].rows)
@@ -196,7 +196,7 @@ class FlashTrace(Method):
             hops.append(hop(ratio, written / (mass[:, None] + TINY), where.reach))
         return where, hops
 
-    def layer(self, route: Routes, weights: Tensor, rows: slice) -> Tensor:
+    def layer(self, route: HeadRoutes, weights: Tensor, rows: slice) -> Tensor:
         """``e_jh`` of one layer, ``[batch, heads, tokens]``, for weights ``[batch, rows]`` of some rows."""
         v, behind, before = self.values(route), route.behind()[:, rows], route.before()[:, rows]
         attention, w = route.attention(rows), weights[:, None]
@@ -209,7 +209,7 @@ class FlashTrace(Method):
         a = torch.stack([gained[..., piece] @ attention(piece) for piece in pieces]).sum(0)
         return shares(route, v, w @ behind, w @ before, a)[:, :, 0]
 
-    def values(self, route: Routes) -> Tensor:
+    def values(self, route: HeadRoutes) -> Tensor:
         """``[batch, heads, tokens, features of a head]``; without biases, the derivative along the stream itself."""
         values, trunk = route.record.values, route.residual.trunk
         assert values is not None
@@ -218,12 +218,12 @@ class FlashTrace(Method):
         along: Any = edge_of(trunk)
         return route.by_head(derivative(values, along, trunk.detach()))
 
-    def places(self, run: Run, like: Tensor) -> Places:
+    def places(self, run: Run, like: Tensor) -> SpanMasks:
         """Where the span and the prompt are, as numbers of the kind of ``like``, ``[batch, tokens]``."""
         batch, tokens = like.shape
         if self.span is None:
             rows = read_rows(last_gradient(run))[:, 0]
-            return Places(rows, torch.zeros_like(rows), torch.ones_like(rows), slice(0, tokens), slice(0, 0))
+            return SpanMasks(rows, torch.zeros_like(rows), torch.ones_like(rows), slice(0, tokens), slice(0, 0))
         padding = run.mask if run.mask is not None and run.mask.shape == like.shape else torch.zeros_like(like)
         real = padding.cpu() == 0
         spans = one_each(self.span, batch, "span")
@@ -239,10 +239,10 @@ class FlashTrace(Method):
         span, written, prompt = (
             inside & real for inside in ((at >= start) & (at < end), (at >= first) & (at < end), at < first)
         )
-        return Places(span.to(like), written.to(like), prompt.to(like), extent(span), extent(written))
+        return SpanMasks(span.to(like), written.to(like), prompt.to(like), extent(span), extent(written))
 
 
-def shares(route: Routes, v: Tensor, y: Tensor, r: Tensor, a: Tensor) -> Tensor:
+def shares(route: HeadRoutes, v: Tensor, y: Tensor, r: Tensor, a: Tensor) -> Tensor:
     """What each head brings from each token, as a share of all that the stream is made of.
 
     Args:

@@ -38,7 +38,7 @@ from torch import Tensor
 
 from ..errors import MethodError
 from ..readout.cross_stream_rollup import State, accumulate, explained, from_layer, relate
-from ..readout.map_walk import Gathering, Layer, walk
+from ..readout.map_walk import LayerMap, MapAccumulator, walk
 from ..readout.rollup import (  # fmt: skip
     all_rows,
     column_sums,
@@ -114,7 +114,7 @@ class GenericAttention(AttentionLevel):
         if self.token is not None:
             rows[:, :, self.token] = 1.0
 
-        def done(i: int, layer: Layer) -> None:
+        def done(i: int, layer: LayerMap) -> None:
             nonlocal rows
             if i == last and self.rows == "target" and self.token is None:
                 rows = explained_rows(layer.read)
@@ -141,7 +141,7 @@ class GenericAttention(AttentionLevel):
         maps = [record.zeros(*record.shape[1:]) for record in records]
         shares = [record.zeros(record.shape[0]) for record in records]
 
-        def done(i: int, layer: Layer) -> None:
+        def done(i: int, layer: LayerMap) -> None:
             maps[i], shares[i] = layer.map, layer.mass
 
         gather(run, done, keep)
@@ -169,9 +169,9 @@ def normalised(R: Tensor) -> Tensor:
     return identity + torch.where(sums == 0, 0.0, rest / sums)
 
 
-def gather(run: Run, done: Callable[[int, Layer], None], keep: bool = False) -> None:
+def gather(run: Run, done: Callable[[int, LayerMap], None], keep: bool = False) -> None:
     """Send the seed back; of each attention, the heads of ``(dy/dA * A)^+`` are added up (eq. 5)."""
-    gathering = Gathering(run.trace.attentions, done)
+    gathering = MapAccumulator(run.trace.attentions, done)
 
     def visit(i: int, piece: Piece, A: Tensor, gradient: Tensor) -> None:
         gathering.add(i, piece, (gradient * A).clamp_(min=0), gradient)

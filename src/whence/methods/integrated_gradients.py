@@ -38,7 +38,7 @@ ROWS = 1024
 
 
 @dataclass
-class Averaged(InputLevel):
+class GradientAverage(InputLevel):
     """Methods that average gradients over changed inputs."""
 
     def rulebook(self) -> Rulebook:
@@ -88,7 +88,7 @@ def _at_once(run: Run, place: Tensor, values: list[Tensor]) -> list[Tensor] | No
 
 @method("integrated-gradients")
 @dataclass
-class IntegratedGradients(Averaged):
+class IntegratedGradients(GradientAverage):
     """The gradient along the way from a baseline, times the way.
 
     Attributes:

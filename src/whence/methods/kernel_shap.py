@@ -26,13 +26,13 @@ import torch
 from torch import Tensor
 
 from .._utils.optional_imports import need
-from .perturbation import Sampled, Surrogate, Value
+from .perturbation import SampledPerturbation, Surrogate, Value
 from .registry import method
 
 
 @method("kernel-shap")
 @dataclass
-class KernelShap(Sampled):
+class KernelShap(SampledPerturbation):
     """Shapley values of tokens, by regression."""
 
     paper: ClassVar[str] = "Lundberg, Lee, NeurIPS 2017"

@@ -48,7 +48,7 @@ from ..propagation.relevance_function import LinearParts, linear_parts
 from ..propagation.rulebook import Rulebook
 from ..propagation.rules import gradient as rules
 from ..propagation.rules.linear import absolute, pull
-from ..readout.bias_relevance import Biases
+from ..readout.bias_relevance import BiasRecorder
 from ..readout.rollup import require_local, require_maps
 from ..runs.run import Run
 from ..runs.token_streams import entries
@@ -132,7 +132,7 @@ RULES: dict[str, dict[str, Rule]] = {
 
 @dataclass
 class _Watching(Rulebook):
-    biases: Biases | None = None
+    biases: BiasRecorder | None = None
 
 
 @method("libragrad")
@@ -173,7 +173,7 @@ class LibraGrad(InputLevel):
         book = dict(RULES[self.rules])
         if self.at == "pixel" and self.rules == "libra":
             book["convolution"] = suppress_dissent
-        biases = Biases() if self.readout.startswith("full-grad") else None
+        biases = BiasRecorder() if self.readout.startswith("full-grad") else None
         return _Watching(biases.watched(book) if biases else book, maps=self.readout == "att-cat", biases=biases)
 
     def read(self, run: Run) -> Reading:

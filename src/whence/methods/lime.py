@@ -30,13 +30,13 @@ from torch import Tensor
 
 from .._utils.optional_imports import need
 from ..errors import MethodError
-from .perturbation import Sampled, Surrogate, Value
+from .perturbation import SampledPerturbation, Surrogate, Value
 from .registry import method
 
 
 @method("lime")
 @dataclass
-class Lime(Sampled):
+class Lime(SampledPerturbation):
     """The coefficients of a linear model fitted near the input.
 
     Attributes:

@@ -26,10 +26,10 @@ import torch
 from torch import Tensor
 
 from ..errors import WhenceWarning
-from ..propagation.relevance_function import Local, Phase
+from ..propagation.relevance_function import BackwardOp, Phase
 from ..propagation.rulebook import Rulebook
 from ..propagation.rules.linear import EPS, pull, safe_divide, z_box
-from ..propagation.rules.relevance import Rules, Summed
+from ..propagation.rules.relevance import PartialSum, RelevanceRules
 from ..readout.rollup import positive_mean, read_rows, require_maps
 from ..runs.run import Run
 from ..tracing.reductions import precise
@@ -39,14 +39,14 @@ from .registry import method
 from .transformer_attribution import relevance_rulebook
 
 
-class PlainRules(Rules):
+class PlainLRPRules(RelevanceRules):
     """The rules without normalised skip connections; linear layers as asked for."""
 
     def __init__(self, phase: Phase, eps: float, doubled: bool) -> None:
         super().__init__(phase, eps)
         self.doubled = doubled
 
-    def linear(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
+    def linear(self, op: BackwardOp, R: Tensor) -> tuple[Tensor, ...]:
         """Positive contributions; ``doubled``: of positive and of negative inputs, each with all of the relevance."""
         if not self.doubled or op.apply is None or op.weight is None:
             return super().linear(op, R)
@@ -57,22 +57,22 @@ class PlainRules(Rules):
             halves.append(part * back(safe_divide(R, z, self.eps)))
         return (self.read_by_several(op, halves[0] + halves[1]),)
 
-    def convolution(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
+    def convolution(self, op: BackwardOp, R: Tensor) -> tuple[Tensor, ...]:
         """z^B for a picture of three channels, as a linear layer otherwise."""
         x = op.inputs[0].detach()
         if op.apply is None or op.weight is None or x.dim() != 4 or x.shape[1] != 3:
             return self.linear(op, R)
         return (z_box(op.apply, x, op.weight, R, eps=self.eps),)
 
-    def add_nothing(self, op: Local | Summed, R: Tensor) -> tuple[Tensor, ...]:
+    def add_nothing(self, op: BackwardOp | PartialSum, R: Tensor) -> tuple[Tensor, ...]:
         """:meth:`add_constant` with a constant of zeros."""
         return (self.copied(op.inputs[0].detach(), R),)
 
-    def add(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
+    def add(self, op: BackwardOp, R: Tensor) -> tuple[Tensor, ...]:
         """Each summand in proportion (eq. 1)."""
         return self.deep_taylor(op, R)
 
-    def add_constant(self, op: Local | Summed, R: Tensor) -> tuple[Tensor, ...]:
+    def add_constant(self, op: BackwardOp | PartialSum, R: Tensor) -> tuple[Tensor, ...]:
         """Adding a mask or a position: the constant's share goes no further; a bias takes none."""
         x = op.inputs[0].detach()
         if op.is_bias:
@@ -84,7 +84,7 @@ def _warn_of_half(run: Run) -> None:
     """Additions without normalisation divide by sums that may be tiny: not in half precision."""
     if run.seed.output.dtype in (torch.float16, torch.bfloat16):
         warnings.warn(
-            "Plain LRP divides by sums of signed terms, which half precision does not resolve: run the model in "
+            "PlainLRP LRP divides by sums of signed terms, which half precision does not resolve: run the model in "
             "float32, better in float64.",
             WhenceWarning,
             stacklevel=2,
@@ -92,7 +92,7 @@ def _warn_of_half(run: Run) -> None:
 
 
 @dataclass
-class Plain(Method):
+class PlainLRP(Method):
     """Methods that read plain LRP.
 
     Attributes:
@@ -105,7 +105,7 @@ class Plain(Method):
 
     def rulebook(self) -> Rulebook:
         """Plain LRP, per kind of operation."""
-        rules = PlainRules(Phase(), self.eps, self.doubled)
+        rules = PlainLRPRules(Phase(), self.eps, self.doubled)
         book = relevance_rulebook(rules)
         book.rules = {**book.rules, "convolution": rules(rules.convolution)}
         return book
@@ -113,7 +113,7 @@ class Plain(Method):
 
 @method("lrp")
 @dataclass
-class LRP(Plain, InputLevel):
+class LRP(PlainLRP, InputLevel):
     """Relevance of the input by plain LRP."""
 
     paper: ClassVar[str] = "Bach et al., 2015; as in Chefer et al., CVPR 2021"
@@ -132,7 +132,7 @@ class LRP(Plain, InputLevel):
 
 @method("partial-lrp")
 @dataclass
-class PartialLRP(Plain):
+class PartialLRP(PlainLRP):
     """Relevance of the last attention by plain LRP."""
 
     paper: ClassVar[str] = "Voita et al., 2019; as in Chefer et al., CVPR 2021"
@@ -143,7 +143,7 @@ class PartialLRP(Plain):
     needs: ClassVar[str] = "attention"
 
     def rulebook(self) -> Rulebook:
-        """Plain LRP, without books, attention written out: it ends at the last map."""
+        """Plain LRP without a ledger, attention decomposed: it ends at the last map."""
         return replace(super().rulebook(), books=False, maps=True)
 
     def read(self, run: Run) -> Reading:

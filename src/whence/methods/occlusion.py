@@ -23,13 +23,13 @@ from torch import Tensor
 
 from .._utils.optional_imports import need
 from ..errors import MethodError
-from .perturbation import Perturbed, Value
+from .perturbation import PerturbationMethod, Value
 from .registry import method
 
 
 @method("occlusion")
 @dataclass
-class Occlusion(Perturbed):
+class Occlusion(PerturbationMethod):
     """What the target loses without a token.
 
     Attributes:

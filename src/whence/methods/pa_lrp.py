@@ -38,7 +38,7 @@ from torch.utils.hooks import RemovableHandle
 from ..errors import MethodError, ModelError
 from ..propagation.rulebook import Rulebook
 from ..propagation.rules import gradient as rules
-from ..runs.boundaries import Way
+from ..runs.boundaries import BackwardContext
 from ..runs.run import Run
 from ..runs.token_streams import split
 from ..tracing.axes import Dim
@@ -58,7 +58,7 @@ COUNTED: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @dataclass
-class Encoding:
+class PositionalEncoding:
     """A sum or product with a constant that encodes positions, and the constant's relevance there.
 
     Attributes:
@@ -77,7 +77,7 @@ class Encoding:
     part: float
     relevance: Tensor | None = None
 
-    def watch(self, way: Way) -> RemovableHandle:
+    def watch(self, way: BackwardContext) -> RemovableHandle:
         """Write down what passes, and keep the constant's part of it, until the handle is removed."""
 
         def hook(gradient: Tensor) -> Tensor | None:
@@ -86,7 +86,7 @@ class Encoding:
 
         return on_gradient(self.place, hook)
 
-    def _take(self, way: Way, relevance: Tensor) -> None:
+    def _take(self, way: BackwardContext, relevance: Tensor) -> None:
         relevance = torch.where(torch.isfinite(self.constant), precise(relevance), 0.0)  # a mask of infinities
         axes = list(self.node.axes)
         for query in _token_dims(self.node, way.tokens)[:-1]:  # scores have queries and keys
@@ -103,14 +103,14 @@ class Encoding:
 
 
 @dataclass
-class Positions:
+class PositionRecorder:
     """The constants of a forward, any of which may encode positions: what is around them is known later.
 
     Attributes:
         met: each operation with a constant.
     """
 
-    met: list[Encoding] = field(default_factory=list, repr=False)
+    met: list[PositionalEncoding] = field(default_factory=list, repr=False)
 
     def rotate(self, call: Call) -> Any:
         """A product with a constant: half to each, if the constant encodes positions of queries or keys."""
@@ -127,12 +127,12 @@ class Positions:
             call.placed = lambda node: self._meet(node, out, constant, constant, 1.0)
         return out
 
-    def encodings(self, tokens: Dim) -> list[Encoding]:
+    def encodings(self, tokens: Dim) -> list[PositionalEncoding]:
         """Those that encode positions of some tokens, with nothing written down yet."""
         return [replace(one) for one in self.met if one.of(tokens)]
 
     def _meet(self, node: Node, out: Tensor, constant: Tensor, value: Tensor, part: float) -> None:
-        self.met.append(Encoding(node, distant(attach(out, node)), constant, value, part))
+        self.met.append(PositionalEncoding(node, distant(attach(out, node)), constant, value, part))
 
 
 def _differs(constant: Tensor, dim: int) -> bool:
@@ -184,7 +184,7 @@ class PALRP(InputLevel):
 
     def rulebook(self) -> Rulebook:
         """The rules of `attn-lrp`, and books of positions."""
-        self._positions = Positions()
+        self._positions = PositionRecorder()
         book = {**self._base().rules, "scale": self._positions.rotate, "shift-by-constant": self._positions.shift}
         if self.attention == "halved":
             book |= dict.fromkeys(("attention", "mix"), rules.halve_heads)
@@ -212,7 +212,7 @@ class PALRP(InputLevel):
         own = len(super().places(run))
         reading = super().reading(run, places[:own], relevances[:own], layers)
         first = node_of(run.position("position")).seq
-        met = [(e, e.relevance) for e in run.watched if isinstance(e, Encoding) and e.relevance is not None]
+        met = [(e, e.relevance) for e in run.watched if isinstance(e, PositionalEncoding) and e.relevance is not None]
         inside = [COUNTED[self.positions](R) for R in _by_layer(met).values()]
         added = [R for e, R in met if e.node.inside is None and (e.node.seq > first or self.at != "position")]
         numbered = [run.per_token(R, node_of(t).axes) for t, R in zip(places[own:], relevances[own:], strict=True)]
@@ -221,7 +221,7 @@ class PALRP(InputLevel):
         return reading
 
 
-def _by_layer(met: list[tuple[Encoding, Tensor]]) -> dict[tuple[int, int], Tensor]:
+def _by_layer(met: list[tuple[PositionalEncoding, Tensor]]) -> dict[tuple[int, int], Tensor]:
     """``[batch, tokens]`` for each attention (by index) and constant (by its memory): queries and keys together."""
     out: dict[tuple[int, int], Tensor] = {}
     for encoding, relevance in met:

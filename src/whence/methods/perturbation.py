@@ -37,7 +37,7 @@ _DRAWING = threading.Lock()
 
 
 @dataclass
-class Perturbed(InputLevel):
+class PerturbationMethod(InputLevel):
     """Methods that replace features by a baseline.
 
     Attributes:
@@ -78,12 +78,12 @@ class Perturbed(InputLevel):
 
     def read(self, run: Run) -> Reading:
         """``[batch, tokens]``: what Captum makes of the answers, a feature's score shared by its positions."""
-        game = Game(run, self)
+        game = CoalitionGame(run, self)
         groups = [
             [group for features in game.features(i) if len(features) for group in self.groups(features)]
             for i in range(game.batch)
         ]
-        tables = [Table() for _ in groups]
+        tables = [CaptumQueries() for _ in groups]
         for table, own in zip(tables, groups, strict=True):
             if own:
                 self.attribute(table.ask, len(own))
@@ -98,7 +98,7 @@ class Perturbed(InputLevel):
             scores[i] /= times.clamp(min=1)
         return game.reading(scores)
 
-    def _answer(self, game: Game, groups: list[list[Tensor]], tables: list[Table]) -> None:
+    def _answer(self, game: CoalitionGame, groups: list[list[Tensor]], tables: list[CaptumQueries]) -> None:
         """Put every question of every sample to the model, those of different samples together."""
         wanted = [[asked for asked in table.answers if not all(asked)] for table in tables]
         rounds = max(map(len, wanted))
@@ -113,7 +113,7 @@ class Perturbed(InputLevel):
                 tables[i].answers[asked] = values[i]
 
 
-class Table:
+class CaptumQueries:
     """What Captum asks about a sample, and the answers."""
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class Table:
         return torch.tensor([self.answers[tuple(kept[0].tolist())]], dtype=torch.float64)
 
 
-class Game:
+class CoalitionGame:
     """The target as a function of which features are kept.
 
     Attributes:
@@ -137,7 +137,7 @@ class Game:
         count: the number of features, of the sample that has most; one stream after the other.
     """
 
-    def __init__(self, run: Run, method: Perturbed) -> None:
+    def __init__(self, run: Run, method: PerturbationMethod) -> None:
         self.run = run
         self.batch = run.trace.batch.size
         self.whole = precise(run.seed.value)
@@ -242,7 +242,7 @@ def _baseline(given: float | Tensor, like: Tensor) -> Tensor:
 
 
 @dataclass
-class Sampled(Perturbed):
+class SampledPerturbation(PerturbationMethod):
     """Methods that fit a linear model to the target's values for features drawn at random.
 
     Attributes:

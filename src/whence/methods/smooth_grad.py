@@ -25,13 +25,13 @@ from ..tracing.axes import Axes, Dim, size_of
 from ..tracing.node import node_of
 from ..tracing.reductions import arrange, precise, spread
 from .base import Reading
-from .integrated_gradients import Averaged
+from .integrated_gradients import GradientAverage
 from .registry import method
 
 
 @method("smooth-grad")
 @dataclass
-class SmoothGrad(Averaged):
+class SmoothGrad(GradientAverage):
     """The mean gradient of noisy copies.
 
     Attributes:

@@ -38,9 +38,9 @@ from ..propagation.relevance_function import Phase
 from ..propagation.rulebook import Rulebook
 from ..propagation.rules.fused_attention import fused
 from ..propagation.rules.linear import EPS
-from ..propagation.rules.relevance import Rules
+from ..propagation.rules.relevance import RelevanceRules
 from ..readout.cross_stream_rollup import explained, from_layer, relate
-from ..readout.map_walk import Gathering, Layer, walk_twice
+from ..readout.map_walk import LayerMap, MapAccumulator, walk_twice
 from ..readout.rollup import explained_rows, require_attention, require_local, roll_up, several_streams, stacked
 from ..runs.batched_targets import read_at_once
 from ..runs.run import Run
@@ -52,7 +52,7 @@ from .generic_attention import GenericAttention
 from .registry import method
 
 
-def relevance_rulebook(rules: Rules) -> Rulebook:
+def relevance_rulebook(rules: RelevanceRules) -> Rulebook:
     """The rules of sec. 3.1 and 3.2, per kind of operation."""
     book: dict[str, Rule] = {
         "linear": rules(rules.linear),
@@ -105,7 +105,7 @@ class TransformerAttribution(Method):
 
     def rulebook(self) -> Rulebook:
         """Deep Taylor decomposition with the published normalisation."""
-        return relevance_rulebook(Rules(Phase(), self.eps))
+        return relevance_rulebook(RelevanceRules(Phase(), self.eps))
 
     def read(self, run: Run) -> Reading:
         """The explained rows of the roll-up."""
@@ -136,8 +136,8 @@ class TransformerAttribution(Method):
             These maps, the mass of the heads of each, ``[batch, heads]``, and which rows of the last one are read.
         """
         records = run.trace.attentions
-        layers: dict[int, Layer] = {}
-        gathering = Gathering(records, layers.__setitem__)
+        layers: dict[int, LayerMap] = {}
+        gathering = MapAccumulator(records, layers.__setitem__)
 
         def visit(i: int, piece: Piece, gradient: Tensor, relevance: Tensor) -> None:
             weighted = (gradient * relevance if self.gradient else relevance.clone()).clamp_(min=0)
@@ -148,6 +148,6 @@ class TransformerAttribution(Method):
         walk_twice(run, visit, ends, keep)
         for i, record in enumerate(records):
             heads, queries, keys = record.shape
-            layers.setdefault(i, Layer(record.zeros(queries, keys), record.zeros(heads), record.zeros(queries)))
+            layers.setdefault(i, LayerMap(record.zeros(queries, keys), record.zeros(heads), record.zeros(queries)))
         found = [layers[i] for i in range(len(records))]
         return [*(x.map for x in found), *(x.mass for x in found), explained_rows(found[-1].read)]

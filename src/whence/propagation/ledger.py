@@ -23,7 +23,7 @@ from ..tracing.coverage import EXACT
 from ..tracing.node import Node, attach, node_of
 from ..tracing.op_call import Call, Hold, Rule, as_it_is, map_tensors
 from ..tracing.reductions import per_sample, precise
-from .relevance_function import Local
+from .relevance_function import BackwardOp
 
 #: products of two tensors
 PRODUCTS = {"matmul", "mix"}
@@ -171,7 +171,7 @@ class Ledger:
         else:
             tensor.register_hook(hook)
 
-    def operation(self, op: Local, incoming: Tensor, outgoing: tuple[Tensor, ...]) -> None:
+    def operation(self, op: BackwardOp, incoming: Tensor, outgoing: tuple[Tensor, ...]) -> None:
         """For a relevance-form method: enter what an operation did not pass on."""
         if outgoing[0] is incoming:
             return

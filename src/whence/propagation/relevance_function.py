@@ -17,13 +17,13 @@ from ..tracing import operations as ops
 from ..tracing.node import Node, node_of
 from ..tracing.op_call import Call
 from ..tracing.reductions import per_sample, spread
-from ..tracing.sparse_rows import Skipping, alias, among
+from ..tracing.sparse_rows import SparseRows, alias, among
 
 
-class Books(Protocol):
+class LossRecorder(Protocol):
     """Where losses of relevance are entered (the ledger)."""
 
-    def operation(self, op: Local, incoming: Tensor, outgoing: tuple[Tensor, ...]) -> None:
+    def operation(self, op: BackwardOp, incoming: Tensor, outgoing: tuple[Tensor, ...]) -> None:
         """Enter what an operation did not pass on."""
         ...
 
@@ -40,21 +40,21 @@ class Phase:
         keep: whether another backward will follow.
         masked: whether the user gave the model a padding mask.
         ledger: where losses are entered.
-        skipping: what the linear layers leave out.
+        sparse_rows: what the linear layers leave out.
     """
 
     def __init__(self) -> None:
-        self.skipping = Skipping()
+        self.sparse_rows = SparseRows()
         self.relevance = False
         self.keep = True
         self.masked = False
-        self.ledger: Books | None = None
+        self.ledger: LossRecorder | None = None
 
 
 LinearParts = tuple[Tensor | None, Tensor | None, Callable[..., Tensor] | None]
 
 
-class Local:
+class BackwardOp:
     """One operation at the time of the backward: its inputs, its output, its vector-Jacobian product.
 
     Attributes:
@@ -63,11 +63,11 @@ class Local:
         output: the output.
         nodes: what the trace knows of each input.
         weight, bias, apply: for a linear operation, its constants and the bilinear map (input, weight) -> output.
-        skipping: what linear layers leave out.
+        sparse_rows: what linear layers leave out.
     """
 
     def __init__(
-        self, call: Call, inputs: list[Tensor], output: Tensor, parts: LinearParts, skipping: Skipping
+        self, call: Call, inputs: list[Tensor], output: Tensor, parts: LinearParts, sparse_rows: SparseRows
     ) -> None:
         self.inputs = inputs
         self.result = output  # with its own small graph
@@ -78,7 +78,7 @@ class Local:
         self.nodes = [node_of(t) for t in call.traced]
         self.node = self.nodes[0]  # of the output, once the trace has made it
         self.weight, self.bias, self.apply = parts
-        self.skipping = skipping
+        self.sparse_rows = sparse_rows
         constants = [t for t in call.tensors if not t.requires_grad] if self.kind == "shift-by-constant" else []
         self.is_bias = any(t.dim() and t.numel() == t.shape[-1] for t in constants)
         self._versions = [x._version for x in inputs]
@@ -87,7 +87,7 @@ class Local:
         """The vector-Jacobian product of the operation itself."""
         weight = self.weight
         if weight is not None and self.by_rows:
-            return (among(self.skipping.alive(cotangent), lambda rows: torch.matmul(rows, weight), cotangent),)
+            return (among(self.sparse_rows.alive(cotangent), lambda rows: torch.matmul(rows, weight), cotangent),)
         if not self.result.requires_grad:  # a plain sum
             return (cotangent,) * len(self.inputs)
         return torch.autograd.grad(self.result, self.inputs, cotangent, retain_graph=True)
@@ -152,7 +152,7 @@ def is_plain_sum(call: Call) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype
 
 
-RelevanceRule = Callable[[Local, Tensor], tuple[Tensor, ...]]
+RelevanceRule = Callable[[BackwardOp, Tensor], tuple[Tensor, ...]]
 
 
 class Propagate(torch.autograd.Function):
@@ -170,14 +170,14 @@ class Propagate(torch.autograd.Function):
         else:
             with torch.enable_grad():
                 output = call.run(*(x.requires_grad_() for x in own))
-        ctx.local, ctx.rule, ctx.phase = Local(call, own, output, parts, phase.skipping), rule, phase
+        ctx.local, ctx.rule, ctx.phase = BackwardOp(call, own, output, parts, phase.sparse_rows), rule, phase
         call.placed = ctx.local.place
         return alias(output)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         """Gradient or relevance of each input."""
-        local: Local = ctx.local
+        local: BackwardOp = ctx.local
         local.check()
         if not ctx.phase.relevance:
             return (None, None, None, *local.vjp(grads[0]))

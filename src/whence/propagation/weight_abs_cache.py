@@ -1,6 +1,6 @@
 """``|w|`` of weights, kept from one explanation to the next while the weights live.
 
-Relevance through a linear layer needs the magnitudes of its weights. Making them anew costs as much as a good part of
+Relevance through a linear layer needs the weight_abs of its weights. Making them anew costs as much as a good part of
 a forward on a single sample, so they are kept: a second copy of the linear layers' weights, up to a bound of 1 GiB
 over all models; weights beyond it are made anew each time. A weight that was changed since is made anew too.
 """
@@ -14,11 +14,11 @@ from torch.utils.weak import WeakIdKeyDictionary
 BOUND = 2**30
 
 
-class Magnitudes:
-    """A store of magnitudes, by parameter.
+class WeightAbsCache:
+    """A store of weight_abs, by parameter.
 
     Example:
-        >>> Magnitudes().of(torch.nn.Parameter(torch.tensor([-1.0]))).item()
+        >>> WeightAbsCache().of(torch.nn.Parameter(torch.tensor([-1.0]))).item()
         1.0
     """
 
@@ -53,4 +53,4 @@ class Magnitudes:
 
 
 #: The store that explanations share.
-magnitudes = Magnitudes()
+weight_abs = WeightAbsCache()

@@ -27,11 +27,11 @@ from ..tracing.sparse_rows import alias
 KINDS = ("linear", "convolution", "norm", "shift-by-constant", "shift")  # of operations that may add a constant
 
 
-class Biases:
+class BiasRecorder:
     """Watches every operation that adds a constant, and knows after a backward what the constants carry.
 
     Example:
-        >>> biases = Biases()
+        >>> biases = BiasRecorder()
         >>> book = biases.watched({"norm": rules.detach_deviation})
         >>> gradients, maps = biases.backward(run, [(place, run.tokens())])
     """
@@ -108,7 +108,7 @@ def _product(gradient: Tensor, constant: Tensor, features: bool) -> Tensor:
 class _Watched:
     """A rule, or the lack of one, that tells of the constants that are added under it."""
 
-    def __init__(self, biases: Biases, kind: str, rule: Rule | None) -> None:
+    def __init__(self, biases: BiasRecorder, kind: str, rule: Rule | None) -> None:
         self.biases, self.rule = biases, rule
         self.conserves = kind in EXACT if rule is None else getattr(rule, "conserves", False)  # for the ledger
         self.__name__ = None if rule is None else getattr(rule, "__name__", str(rule))  # for the coverage
@@ -123,7 +123,7 @@ class _Tap(torch.autograd.Function):
     """The identity, whose gradient is told. (A hook on a view is lost when the model overwrites the view.)"""
 
     @staticmethod
-    def forward(ctx: Any, biases: Biases, call: Call, constant: Tensor, out: Tensor) -> Tensor:
+    def forward(ctx: Any, biases: BiasRecorder, call: Call, constant: Tensor, out: Tensor) -> Tensor:
         ctx.biases, ctx.constant = biases, constant
         call.placed = functools.partial(setattr, ctx, "node")
         return alias(out)
@@ -139,7 +139,7 @@ def _of_activation(call: Call) -> bool:
     return call.kind == "shift" and node_of(call.traced[0]).activated
 
 
-class Stretch(NamedTuple):
+class TokenSlice(NamedTuple):
     """``length`` entries of an axis from ``at``, which are tokens from ``start``."""
 
     at: int
@@ -147,18 +147,18 @@ class Stretch(NamedTuple):
     length: int
 
 
-def stretches(dim: Dim, tokens: Dim) -> list[Stretch]:
+def stretches(dim: Dim, tokens: Dim) -> list[TokenSlice]:
     """Which parts of an axis are tokens: all, none, or those that were cut out or put beside others."""
     if dim == tokens:
-        return [Stretch(0, 0, size_of(tokens))] if tokens else []
-    out: list[Stretch] = []
+        return [TokenSlice(0, 0, size_of(tokens))] if tokens else []
+    out: list[TokenSlice] = []
     at = 0
     for part in dim[0].parts if len(dim) == 1 else ():
         for inner in stretches(part.source or (), tokens):
             low = max(inner.at, part.start)
             high = min(inner.at + inner.length, part.start + part.length)
             if low < high:
-                out.append(Stretch(at + low - part.start, inner.start + low - inner.at, high - low))
+                out.append(TokenSlice(at + low - part.start, inner.start + low - inner.at, high - low))
         at += part.length
     return out
 

@@ -1,4 +1,4 @@
-"""Inside a network: what each residual branch wrote, and what each token drew on, block by block.
+"""Relevance inside each block: of its residual branches, and from token to token.
 
 In gradient form the relevance of a tensor is its value times its gradient. What an attention wrote is a sum over heads
 ``h`` and over the tokens ``j`` that it read, ``o_i = sum_h sum_j A_hij v_hj``, so the relevance that it carried from
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from ..errors import ModelError
-from ..runs.boundaries import Boundary, Way
+from ..runs.boundaries import BackwardContext, Boundary
 from ..runs.run import Run
 from ..tracing.attention_record import AttentionRecord
 from ..tracing.axes import Dim, size_of
@@ -30,7 +30,7 @@ from ..tracing.residuals import Residual
 
 
 @dataclass
-class Drawn:
+class PairRelevance:
     """What the tokens of an attention drew on.
 
     Attributes:
@@ -41,7 +41,7 @@ class Drawn:
     record: AttentionRecord
     relevance: Tensor | None = None
 
-    def watch(self, way: Way) -> RemovableHandle:
+    def watch(self, way: BackwardContext) -> RemovableHandle:
         """Write down what passes, until the handle is removed."""
         assert self.record.output is not None
 
@@ -52,7 +52,7 @@ class Drawn:
 
 
 @dataclass
-class Joint:
+class BranchRelevance:
     """A residual addition along the tokens, and the relevance found at what it adds.
 
     Attributes:
@@ -70,12 +70,12 @@ class Joint:
     output: Boundary
 
     @staticmethod
-    def of(residual: Residual) -> Joint:
+    def of(residual: Residual) -> BranchRelevance:
         """Of a residual addition, before anything has passed."""
         branch = _boundary(residual.branch)
         attended = branch if residual.attended is None else _boundary(residual.attended)
         beside = [_boundary(t) for t in residual.beside]
-        return Joint(residual.attentions, attended, branch, beside, _boundary(residual.output))
+        return BranchRelevance(residual.attentions, attended, branch, beside, _boundary(residual.output))
 
     def passages(self) -> list[Boundary]:
         """Where what passes is written down, each place once."""
@@ -84,7 +84,7 @@ class Joint:
 
 
 @dataclass
-class Inside:
+class BlockRelevance:
     """What a backward is watched for, beyond the boundaries of blocks.
 
     Attributes:
@@ -94,8 +94,8 @@ class Inside:
     """
 
     run: Run
-    drawn: list[Drawn] = field(init=False)
-    joints: list[Joint] = field(init=False)
+    drawn: list[PairRelevance] = field(init=False)
+    joints: list[BranchRelevance] = field(init=False)
 
     def __post_init__(self) -> None:
         run, tokens = self.run, self.run.tokens()
@@ -104,8 +104,8 @@ class Inside:
                 "The model has several streams of tokens, or windows of them: what its blocks did cannot be laid out "
                 "as one table of tokens. Explain it without `inside`."
             )
-        self.drawn = [Drawn(record) for record in run.trace.attentions]
-        self.joints = [Joint.of(r) for r in run.trace.residuals if _along(r, tokens)]
+        self.drawn = [PairRelevance(record) for record in run.trace.attentions]
+        self.joints = [BranchRelevance.of(r) for r in run.trace.residuals if _along(r, tokens)]
         if not any(joint.attentions for joint in self.joints):
             raise ModelError(
                 "The model has no attention whose output is added to the tokens that it reads (a residual connection): "
@@ -125,7 +125,7 @@ class Inside:
             out.append(moved if joint is None else moved + torch.diag_embed(self._stayed(joint)))
         return torch.stack(out, 1)
 
-    def _stayed(self, joint: Joint) -> Tensor:
+    def _stayed(self, joint: BranchRelevance) -> Tensor:
         """``[batch, tokens]``: of a sum, what is not of its attention."""
         return self._relevance(joint.output) - self._relevance(joint.attended)
 

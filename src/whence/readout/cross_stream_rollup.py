@@ -28,7 +28,7 @@ Update = Callable[[State, State, Tensor, Dim, Dim], State]
 
 
 @dataclass
-class Written:
+class StreamState:
     """A tensor that an attention wrote to: its token axis, its state, whether a stream reads it or is made of it."""
 
     tensor: Tensor
@@ -38,7 +38,7 @@ class Written:
     joined: bool = False
 
 
-def relate(run: Run, maps: Sequence[Tensor], update: Update) -> list[Written]:
+def relate(run: Run, maps: Sequence[Tensor], update: Update) -> list[StreamState]:
     """Follow the states through all attentions.
 
     Args:
@@ -49,7 +49,7 @@ def relate(run: Run, maps: Sequence[Tensor], update: Update) -> list[Written]:
     Returns:
         What each attention wrote, in the order of the forward pass.
     """
-    states: dict[int, Written] = {}
+    states: dict[int, StreamState] = {}
     for i, (record, A) in enumerate(zip(run.trace.attentions, maps, strict=True)):
         queries, keys = record.axes[record.query], record.axes[record.key]
         residual = next((r for r in run.trace.residuals if i in r.attentions), None)
@@ -59,18 +59,18 @@ def relate(run: Run, maps: Sequence[Tensor], update: Update) -> list[Written]:
             source.read = True
         if residual is None:  # attention that replaces what was there (a pooling)
             assert record.output is not None
-            new = Written(record.output, queries, {stream: A @ R for stream, R in read.items()})
+            new = StreamState(record.output, queries, {stream: A @ R for stream, R in read.items()})
         else:
             before = _nearest(node_of(residual.trunk), queries, states)
             mine = _begin(run, residual.trunk, queries, states, A) if before is None else before.state
-            new = Written(residual.output, queries, update(mine, read, A, queries, keys))
+            new = StreamState(residual.output, queries, update(mine, read, A, queries, keys))
         for w in states.values():
             w.read = w.read or w.joined
         states[node_of(new.tensor).seq] = new
     return list(states.values())
 
 
-def _begin(run: Run, tensor: Tensor | None, rows: Dim, states: dict[int, Written], like: Tensor) -> State:
+def _begin(run: Run, tensor: Tensor | None, rows: Dim, states: dict[int, StreamState], like: Tensor) -> State:
     """A stream begins: its tokens relate to themselves, or to the tokens of earlier streams that they are made of."""
     own = torch.ones(len(like), size_of(rows), dtype=like.dtype, device=like.device)
     state: State = {}
@@ -94,7 +94,7 @@ def _begin(run: Run, tensor: Tensor | None, rows: Dim, states: dict[int, Written
     return state
 
 
-def _made_of(run: Run, tensor: Tensor, rows: Dim, earlier: Written) -> Tensor:
+def _made_of(run: Run, tensor: Tensor, rows: Dim, earlier: StreamState) -> Tensor:
     """``[batch, tokens, earlier tokens]``: 1 where a token is made of an earlier one (alone, or with its neighbours).
 
     The gradient of all tokens with respect to an earlier one, once with each token counted as 1 and once as its number,
@@ -128,7 +128,7 @@ def _made_of(run: Run, tensor: Tensor, rows: Dim, earlier: Written) -> Tensor:
     )
 
 
-def _nearest(node: Node | None, rows: Dim, states: dict[int, Written]) -> Written | None:
+def _nearest(node: Node | None, rows: Dim, states: dict[int, StreamState]) -> StreamState | None:
     """The last of the tensors written to that a tensor derives from, with the same tokens."""
     found: list[int] = []
     seen: set[int] = set()
@@ -156,7 +156,7 @@ def replace(mine: State, read: State, A: Tensor, queries: Dim, keys: Dim) -> Sta
 
 
 def explained(
-    run: Run, written: Sequence[Written], every: bool = False, token: int | None = None
+    run: Run, written: Sequence[StreamState], every: bool = False, token: int | None = None
 ) -> list[tuple[Dim, Tensor]]:
     """Of the last state of every stream, the rows that the target reads: their mean, ``[batch, tokens]`` per stream.
 

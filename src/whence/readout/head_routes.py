@@ -54,12 +54,12 @@ class Projection:
     weight: Tensor | None
 
 
-class Watch:
+class RouteRecorder:
     """Sees, during a forward, what routes are made of: residual sums and output projections.
 
     Example:
-        >>> watch = Watch()
-        >>> book = Watching(watch.watched({"attention": rules.show_map}), watch=watch)
+        >>> watch = RouteRecorder()
+        >>> book = RouteRulebook(watch.watched({"attention": rules.show_map}), watch=watch)
     """
 
     def __init__(self) -> None:
@@ -129,14 +129,14 @@ def _matrix(call: Call) -> Tensor | None:
 
 
 @dataclass
-class Watching(Rulebook):
+class RouteRulebook(Rulebook):
     """A rulebook under which routes are seen."""
 
-    watch: Watch = field(default_factory=Watch)
+    watch: RouteRecorder = field(default_factory=RouteRecorder)
 
 
 @dataclass
-class Routes:
+class HeadRoutes:
     """The routes of one attention.
 
     Attributes:
@@ -208,7 +208,7 @@ def _of_rows(mask: Tensor | None, rows: slice) -> Tensor | None:
     return mask if mask is None or mask.dim() < 2 or mask.shape[-2] == 1 else mask[..., rows, :]
 
 
-def routes(run: Run, watch: Watch, method: str) -> list[Routes]:
+def routes(run: Run, watch: RouteRecorder, method: str) -> list[HeadRoutes]:
     """The routes of each attention, first layer first; a model without them is refused.
 
     Args:
@@ -224,7 +224,9 @@ def routes(run: Run, watch: Watch, method: str) -> list[Routes]:
     ]
 
 
-def _routes(run: Run, watch: Watch, method: str, record: AttentionRecord, residual: Residual, stream: Tensor) -> Routes:
+def _routes(
+    run: Run, watch: RouteRecorder, method: str, record: AttentionRecord, residual: Residual, stream: Tensor
+) -> HeadRoutes:
     assert record.output is not None
     made, branch = node_of(record.output), node_of(residual.branch)
     behind = [p for p in watch.projections if p.attention is made and _leads(branch, p.wrote)]
@@ -240,7 +242,9 @@ def _routes(run: Run, watch: Watch, method: str, record: AttentionRecord, residu
         )
     start = (behind[0].wrote, behind[0].place) if behind else (made, edge_of(record.output))
     gain = _gain(run, watch, method, residual, *start)
-    return Routes(run, record, residual, stream, precise(weight.detach()).unflatten(0, (record.shape[0], -1)), *gain)
+    return HeadRoutes(
+        run, record, residual, stream, precise(weight.detach()).unflatten(0, (record.shape[0], -1)), *gain
+    )
 
 
 def _features(record: AttentionRecord) -> list[Axis]:
@@ -261,7 +265,7 @@ def _leads(end: Node, start: Node) -> bool:
 
 
 def _gain(
-    run: Run, watch: Watch, method: str, residual: Residual, start: Node, place: Tensor | GradientEdge
+    run: Run, watch: RouteRecorder, method: str, residual: Residual, start: Node, place: Tensor | GradientEdge
 ) -> tuple[Tensor, Tensor]:
     """What rows ``[batch, tokens]`` and features ``[batch, features]`` are multiplied by on the way to the sum."""
     like = vectors(run, residual.trunk)

@@ -19,7 +19,7 @@ Visit = Callable[[int, Piece, Tensor, Tensor], None]
 
 
 @dataclass
-class Layer:
+class LayerMap:
     """What is left of the weighted maps of an attention when its heads are added up.
 
     Attributes:
@@ -33,7 +33,7 @@ class Layer:
     read: Tensor
 
 
-class Gathering:
+class MapAccumulator:
     """Adds up the heads of attentions that come in pieces.
 
     Args:
@@ -41,9 +41,9 @@ class Gathering:
         done: called with the index of an attention and what is left of it, when all its heads have come.
     """
 
-    def __init__(self, records: Sequence[AttentionRecord], done: Callable[[int, Layer], None]) -> None:
+    def __init__(self, records: Sequence[AttentionRecord], done: Callable[[int, LayerMap], None]) -> None:
         self.records, self.done = records, done
-        self._begun: dict[int, Layer] = {}
+        self._begun: dict[int, LayerMap] = {}
         self._come: Counter[int] = Counter()  # heads of samples
 
     def add(self, i: int, piece: Piece, weighted: Tensor, gradient: Tensor) -> None:
@@ -51,7 +51,7 @@ class Gathering:
         batch, (heads, queries, keys) = self.records[i].batch.size, self.records[i].shape
         if i not in self._begun:
             sizes = (batch, queries, keys), (batch, heads), (batch, queries)
-            self._begun[i] = Layer(*(weighted.new_zeros(size) for size in sizes))
+            self._begun[i] = LayerMap(*(weighted.new_zeros(size) for size in sizes))
         layer = self._begun[i]
         layer.map[piece[:1]] += weighted.sum(1) / heads
         layer.mass[piece] = weighted.sum((-2, -1))

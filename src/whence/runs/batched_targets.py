@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..propagation.ledger import Entry
-from .boundaries import Brought
+from .boundaries import BatchedResult
 from .run import Run
 
 #: rows (targets x samples x tokens) of one backward; with more it is no faster, and memory grows with them
@@ -71,13 +71,13 @@ def _bring(run: Run, read: Read) -> None:
     several = _at_once(run, runs, one)
     if several is None:
         for other in runs:
-            other.brought = Brought()  # nothing: it goes alone
+            other.brought = BatchedResult()  # nothing: it goes alone
         return
     for i, other in enumerate(runs):
         values = iter([t[i] for t in several])
         own = [None if none else next(values) for none in absent]
         amounts = own[len(own) - len(entries) :]
-        other.brought = Brought(
+        other.brought = BatchedResult(
             [value for value in own[:count] if value is not None],
             own[count : len(own) - len(entries)],
             [Entry(e.seq, e.kind, e.name, a) for e, a in zip(entries, amounts, strict=True) if a is not None],

@@ -16,7 +16,7 @@ from ..tracing.node import Node, node_of, on_gradient
 from ..tracing.reductions import per_token, precise
 
 
-class Way(NamedTuple):
+class BackwardContext(NamedTuple):
     """What a backward carries: gradients (relevance is then gradient x value) or relevance; the batch and tokens."""
 
     gradient: bool
@@ -24,12 +24,12 @@ class Way(NamedTuple):
     tokens: Dim
 
 
-class Passage(Protocol):
+class BackwardRecorder(Protocol):
     """Where something is written down as a backward passes."""
 
     relevance: Tensor | None
 
-    def watch(self, way: Way) -> RemovableHandle:
+    def watch(self, way: BackwardContext) -> RemovableHandle:
         """Write down what passes, until the handle is removed."""
 
 
@@ -47,11 +47,11 @@ class Boundary:
     node: Node
     relevance: Tensor | None = None
 
-    def watch(self, way: Way) -> RemovableHandle:
+    def watch(self, way: BackwardContext) -> RemovableHandle:
         """Write down what passes, until the handle is removed."""
         return on_gradient(self.tensor, lambda value: self.take(way, value))
 
-    def take(self, way: Way, value: Tensor) -> None:
+    def take(self, way: BackwardContext, value: Tensor) -> None:
         """Write down what arrives."""
         found = precise(value.detach())
         if way.gradient:
@@ -60,7 +60,7 @@ class Boundary:
 
 
 @dataclass
-class Written:
+class HeadRelevance:
     """What an attention wrote, and what each of its heads carried of the relevance there.
 
     Attributes:
@@ -78,7 +78,7 @@ class Written:
         assert output is not None
         return self.record.by_head(torch.empty_like(output, device="meta"), node_of(output).axes) is not None
 
-    def watch(self, way: Way) -> RemovableHandle:
+    def watch(self, way: BackwardContext) -> RemovableHandle:
         """Write down what passes, until the handle is removed."""
         output, wrote = self.record.output, self.record.wrote
         assert output is not None
@@ -92,7 +92,7 @@ class Written:
 
 
 @dataclass
-class Brought:
+class BatchedResult:
     """What a backward brought, together with those of other targets.
 
     Attributes:

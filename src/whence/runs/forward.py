@@ -22,7 +22,7 @@ from ..tracing.gc_pause import uncollected
 from ..tracing.node import node_of
 from ..tracing.nonfinite import first_bad_value
 from ..tracing.op_call import as_it_is
-from ..tracing.output_head import Head
+from ..tracing.output_head import OutputHead
 from ..tracing.tracer import Trace
 from .model_inputs import padding_of, repeated
 from .rerun import ReplacingTrace, Rerun
@@ -188,7 +188,7 @@ class Forward:
                 self.names,
                 replaced,
                 learned,
-                Head() if rulebook.head else None,
+                OutputHead() if rulebook.head else None,
                 held if self.checkpoints > 1 else as_it_is,
                 Ledger if rulebook.books and rulebook.phase is None and not rulebook.maps else None,
             )

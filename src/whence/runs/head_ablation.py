@@ -24,7 +24,7 @@ from .head_axes import head_axes, nodes_behind
 from .model_inputs import Inputs, prepare
 
 
-class Heads(NamedTuple):
+class AblatedHeads(NamedTuple):
     """The heads of an attention.
 
     Attributes:
@@ -88,7 +88,7 @@ def _forward(
             return model._call_impl(*placed, **named), trace
 
 
-def _look(model: nn.Module, given: tuple[list[Any], dict[str, Any], int]) -> list[Heads | None]:
+def _look(model: nn.Module, given: tuple[list[Any], dict[str, Any], int]) -> list[AblatedHeads | None]:
     """The heads of each attention of a model as it is; ``None`` where they cannot be told from windows."""
     outputs, trace = _forward(model, given, lambda _, call: call.run())
     if trace.pieces:
@@ -97,12 +97,12 @@ def _look(model: nn.Module, given: tuple[list[Any], dict[str, Any], int]) -> lis
     nodes = nodes_behind(node for node in ends if isinstance(node, Node))
     each = [(record.own(), head_axes(record, nodes)) for record in trace.attentions]
     return [
-        None if heads is None else Heads(math.prod(atom.size for atom in heads), [atom in heads for atom in own])
+        None if heads is None else AblatedHeads(math.prod(atom.size for atom in heads), [atom in heads for atom in own])
         for own, heads in each
     ]
 
 
-def _without(call: Call, heads: Heads, dead: list[int]) -> Any:
+def _without(call: Call, heads: AblatedHeads, dead: list[int]) -> Any:
     """An attention some of whose heads write nothing."""
     record = AttentionRecord.fused(call) if call.kind == "attention" else AttentionRecord.of(call)
     assert record is not None
@@ -116,7 +116,7 @@ def _without(call: Call, heads: Heads, dead: list[int]) -> Any:
     return call.run(*(t * mask.to(t) if t is probabilities else t for t in call.traced))
 
 
-def _over(alive: Tensor, record: AttentionRecord, heads: Heads) -> Tensor:
+def _over(alive: Tensor, record: AttentionRecord, heads: AblatedHeads) -> Tensor:
     """``[heads]`` values over the dimensions of a map, however batch, windows and heads are split or merged there."""
     of_heads = iter(heads.axes)
     dims = [() if i in (record.query, record.key) else dim for i, dim in enumerate(record.axes)]
@@ -139,7 +139,7 @@ def _numbers(layers: Iterable[int]) -> list[int]:
         raise InputError(f"`layers` takes a list of numbers, such as [0, 1], not {layers!r}.") from None
 
 
-def _check(heads: list[tuple[int, int]], layers: set[int], known: list[Heads | None]) -> None:
+def _check(heads: list[tuple[int, int]], layers: set[int], known: list[AblatedHeads | None]) -> None:
     for layer in [*sorted(layers), *(layer for layer, _ in heads)]:
         if not known:
             raise ModelError("The model has no attention: it has no heads that could be switched off.")

@@ -20,7 +20,7 @@ from ..tracing.node import Node, Source, node_of
 from ..tracing.reductions import per_token, precise
 from ..tracing.residuals import Residual
 from ..tracing.tracer import Trace
-from .boundaries import Boundary, Brought, Passage, Way, Written
+from .boundaries import BackwardContext, BackwardRecorder, BatchedResult, Boundary, HeadRelevance
 from .head_axes import by_head, nodes_behind
 from .padding import over
 from .rerun import Rerun
@@ -75,12 +75,12 @@ class Run:
                 [Boundary(s.tensor, node_of(s.tensor)) for s in some if node_of(s.tensor).seq in reached]
                 for some in ([main], texts)
             )
-        self.watched: list[Passage] = []
+        self.watched: list[BackwardRecorder] = []
         self.target = target
         self._forward = forward
         self.places: tuple[tuple[int, int], Tensor] | None = None
         self.followers = list(followers)
-        self.brought: Brought | None = None
+        self.brought: BatchedResult | None = None
         self.instead: Tensor | None = None
         self.ledger = Ledger(trace.batch) if rulebook.phase is not None and rulebook.books else trace.ledger
 
@@ -241,7 +241,7 @@ class Run:
         hooks = [b.watch(self.way()) for b in self.passages()]
         for layers in (self.trace, self.rulebook.phase):
             if layers is not None:
-                layers.skipping.looking = True
+                layers.sparse_rows.looking = True
         try:
             return sent_back(start, sent, tensors, keep)
         finally:
@@ -252,25 +252,25 @@ class Run:
         """Where a backward ends that is read at some tensors."""
         return [*tensors, *(b.tensor for b in self.aside if not any(b.tensor is t for t in tensors))]
 
-    def way(self) -> Way:
+    def way(self) -> BackwardContext:
         """What a backward carries now."""
         phase = self.rulebook.phase
-        return Way(phase is None or not phase.relevance, self.trace.batch, self.tokens())
+        return BackwardContext(phase is None or not phase.relevance, self.trace.batch, self.tokens())
 
-    def passages(self) -> list[Passage]:
+    def passages(self) -> list[BackwardRecorder]:
         """Where what passes is written down."""
         return [*self.boundaries, *self.aside, *self.watched]
 
     def watch_heads(self) -> None:
         """Have the backwards that follow write down what each head carried."""
-        self.watched += [Written(record) for record in self.trace.attentions]
+        self.watched += [HeadRelevance(record) for record in self.trace.attentions]
 
     def heads(self) -> Tensor | None:
         """``[batch, attentions, heads]``: what each carried; ``None`` if that is not known, or their number differs."""
         nothing = precise(self.seed.logits).new_zeros(self.trace.batch.size, 1)
         nodes = nodes_behind([node_of(self.seed.output)]) if self.windowed() else None
         found = []
-        for w in [w for w in self.watched if isinstance(w, Written)]:
+        for w in [w for w in self.watched if isinstance(w, HeadRelevance)]:
             if w.relevance is None and not w.known:
                 return None
             own = nothing.expand(-1, w.record.shape[0]) if w.relevance is None else w.relevance.sum(-1)

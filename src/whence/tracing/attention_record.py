@@ -19,7 +19,7 @@ from torch import Tensor
 from ..errors import ModelError
 from .axes import Axes, Axis, Dim, fresh
 from .einsum_axes import queries_and_keys
-from .fused_attention import Shown
+from .fused_attention import FusedMap
 from .node import Node, node_of
 from .op_call import Call, map_tensors
 from .reductions import arrange, precise
@@ -57,7 +57,7 @@ class AttentionRecord:
     mix: Callable[[Tensor], Tensor] | None = None
     reads: Node | None = None
     ahead: Tensor | bool = True
-    shown: Shown | None = None
+    shown: FusedMap | None = None
 
     @property
     def causal(self) -> bool:
@@ -180,12 +180,12 @@ def operands(call: Call) -> Operands:
     return query, key, value, mask
 
 
-def shown_by(call: Call, given: Operands) -> Shown:
+def shown_by(call: Call, given: Operands) -> FusedMap:
     """How the map of a fused attention is made, from its operands."""
     mask, leading = given[3], torch.broadcast_shapes(*(t.shape[:-2] for t in given[:3]))  # one key for all heads
     query, key, value = (t.detach().expand(*leading, -1, -1) for t in given[:3])
     scale, axes = call.argument(6, "scale"), next((n.axes for n in call.nodes if n is not None), ())
-    return Shown(
+    return FusedMap(
         query, key, value, None if mask is None else mask.detach(),
         causal=bool(call.argument(5, "is_causal", False)),
         scale=1 / math.sqrt(query.shape[-1]) if scale is None else scale,

@@ -18,7 +18,7 @@ from .gc_pause import uncollected
 from .node import Node, attach, edge_of
 
 
-class Steps:
+class AutogradGraph:
     """What is known of the tensor that each step leads to.
 
     Args:

@@ -2,7 +2,7 @@
 
 A fused kernel never makes its map. A method that needs every step of it as an operation has it written out
 (:func:`attend`); one that looks at maps, or sends relevance through them, makes them from queries and keys, a layer or
-some of its heads at a time (:class:`Shown`).
+some of its heads at a time (:class:`FusedMap`).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def softened(scores: Tensor, attn_mask: Tensor | None) -> Tensor:
 
 
 @dataclass
-class Shown:
+class FusedMap:
     """What a fused attention looks with, and who looks at it.
 
     Attributes:
@@ -114,7 +114,7 @@ class Shown:
             for head in range(0, heads, step[1]):
                 yield slice(first, first + step[0]), slice(head, head + step[1])
 
-    def part(self, piece: Piece) -> Shown:
+    def part(self, piece: Piece) -> FusedMap:
         """Some samples and heads of it, in float32 or better."""
         mask = self.mask
         if mask is not None and piece:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .axes import Axis
-from .fused_attention import Shown
+from .fused_attention import FusedMap
 from .node import Node
 
 Rule = Callable[["Call"], Any]
@@ -87,7 +87,7 @@ class Call:
     kept: bool = False
     placed: Callable[[Node], None] | None = None
     exposed: Tensor | None = None
-    shown: Shown | None = None
+    shown: FusedMap | None = None
 
     def apart(self) -> bool:
         """Become the operation that makes a new tensor in place of overwriting one; ``False`` if there is none."""

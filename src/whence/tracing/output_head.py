@@ -10,7 +10,7 @@ from torch import Tensor
 from .op_call import Call, map_tensors, tensors_in
 
 
-class Head:
+class OutputHead:
     """A tape of operations, from which whatever another residual addition of the same tokens follows is cut again.
 
     Example:

@@ -39,7 +39,7 @@ class Residual:
     beside: list[Tensor] = field(default_factory=list)
 
 
-class Residuals(list[Residual]):
+class ResidualList(list[Residual]):
     """The residual additions of a trace, in order.
 
     Args:

@@ -57,7 +57,7 @@ def alias(tensor: Tensor) -> Tensor:
     return tensor.new_empty(0).set_(source)
 
 
-class Skipping:
+class SparseRows:
     """The linear layers of a backward, which look for rows to leave out until all tokens carry something.
 
     Attributes:
@@ -98,9 +98,9 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, skipping: Skipping, took: Callable[[Tensor], None] | None, x: Tensor, weight: Tensor, bias: Any
+        ctx: Any, sparse_rows: SparseRows, took: Callable[[Tensor], None] | None, x: Tensor, weight: Tensor, bias: Any
     ) -> Tensor:
-        ctx.skipping, ctx.took, ctx.weight = skipping, took, weight
+        ctx.sparse_rows, ctx.took, ctx.weight = sparse_rows, took, weight
         return alias(torch.nn.functional.linear(x, weight, bias))
 
     @staticmethod
@@ -109,5 +109,5 @@ class _Linear(torch.autograd.Function):
         if ctx.took is not None:
             ctx.took(gradient)
         weight = ctx.weight.to(gradient.dtype)  # another, where the layer ran under autocast
-        rows = ctx.skipping.alive(gradient)
+        rows = ctx.sparse_rows.alive(gradient)
         return None, None, among(rows, lambda alive: torch.matmul(alive, weight), gradient), None, None

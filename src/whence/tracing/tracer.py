@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from . import operations as ops
 from .attention_record import AttentionRecord, in_pieces
-from .autograd_graph import Steps
+from .autograd_graph import AutogradGraph
 from .axes import Axes, Axis, Known, follow, fresh, guess
 from .coverage import EXACT, Coverage
 from .custom_autograd import hooks_on_saved_tensors, keep, opened, refuse_checkpoints
@@ -29,9 +29,9 @@ from .learned_queries import asked, origins, remember
 from .node import Node, Source, attach, distant, edge_of, node_of, past
 from .op_call import Call, Hold, Rule, as_it_is, map_tensors, tensors_in
 from .op_kinds import inherit, kind_of
-from .output_head import Head
-from .residuals import Residuals
-from .sparse_rows import Skipping
+from .output_head import OutputHead
+from .residuals import ResidualList
+from .sparse_rows import SparseRows
 
 if TYPE_CHECKING:
     from ..propagation.ledger import Ledger
@@ -67,14 +67,14 @@ class Trace(TorchFunctionMode):
         names: Mapping[int, str] | None = None,
         replaced: Mapping[int, Tensor] | None = None,
         learned: frozenset[int] = frozenset(),
-        head: Head | None = None,
+        head: OutputHead | None = None,
         hold: Hold = as_it_is,
         ledger: Callable[[Axis, Hold], Ledger] | None = None,
     ) -> None:
         super().__init__()
         self.rules = rules
         self.batch = Axis(batch)
-        self.steps = Steps(self.batch)
+        self.autograd_graph = AutogradGraph(self.batch)
         self.maps = maps
         self.fan_out = fan_out
         self.names = names or {}
@@ -89,13 +89,13 @@ class Trace(TorchFunctionMode):
         self.attentions: list[AttentionRecord] = []
         self.pieces = False  # whether some attention is in pieces that are not followed (a sliding window)
         self.last_linear: tuple[Node, tuple[Any, ...]] | None = None  # what it made, and what of
-        self.residuals = Residuals(light=not maps)
+        self.residuals = ResidualList(light=not maps)
         self.sources: list[Source] = []
         self.entry: Tensor | None = None  # what the first attention reads, where no residual says so
         self._mixers: dict[int, int] = {}  # seq of the node that an attention wrote -> its index
         self._early: list[Tensor] | None = []  # tensors made before the first attention
         self._seq = 0
-        self.skipping = Skipping()
+        self.sparse_rows = SparseRows()
         self._hidden = False  # whether something was made while gradients were switched off
         self._constants: dict[int, Tensor] = {}
         self._inputs: dict[int, str] = {}
@@ -124,7 +124,7 @@ class Trace(TorchFunctionMode):
             if self._has(node.seq, copy):
                 with torch._C.DisableTorchFunction():
                     copy = self._leaf(node.seq).clone()
-            return self.steps.attach(copy, node)
+            return self.autograd_graph.attach(copy, node)
 
     def _embed(self, call: Call) -> Tensor:
         """Rows looked up for the user's integers are where relevance can be read."""
@@ -187,11 +187,11 @@ class Trace(TorchFunctionMode):
         if known is not None and tensor._whence_maker == maker:  # type: ignore[attr-defined]  # set with the node
             return known
         # made by code that torch functions do not show: a custom autograd function
-        parents = self.steps.behind(tensor) or (() if known is None else (known,))
-        self.coverage.foreign(maker, max(len(parents), self.steps.inputs(tensor)))
+        parents = self.autograd_graph.behind(tensor) or (() if known is None else (known,))
+        self.coverage.foreign(maker, max(len(parents), self.autograd_graph.inputs(tensor)))
         sources = [(p.axes, [math.prod(atom.size for atom in dim) for dim in p.axes]) for p in parents]
         axes = guess(tensor.shape, sources, self.batch) if known is None else known.axes
-        return node_of(self.steps.attach(tensor, self._node("foreign", parents, axes)))
+        return node_of(self.autograd_graph.attach(tensor, self._node("foreign", parents, axes)))
 
     def _constant(self, tensor: Tensor) -> Tensor:
         """A parameter, detached, under its name."""
@@ -233,10 +233,10 @@ class Trace(TorchFunctionMode):
             call.nodes[0].moved = True
         before = self._keep(call) if call.inplace and call.args[0].requires_grad else None
         target, apart = next(iter(call.args), None), call.inplace and self._apart(call, rule)
-        layer = rule is None and self.skipping.takes(call)  # it keeps its books by itself
+        layer = rule is None and self.sparse_rows.takes(call)  # it keeps its books by itself
         watched = self.ledger.watch(call, rule) if self.ledger is not None and call.traced and not layer else None
         took = self.ledger.bias(call) if layer and self.ledger is not None else None
-        result = made = rule(call) if rule else self.skipping.run(call, took) if layer else call.run()
+        result = made = rule(call) if rule else self.sparse_rows.run(call, took) if layer else call.run()
         if apart and isinstance(target, Tensor):
             result, call.args = target.copy_(made), (target, *call.args[1:])
         if rule is not None and call.name == "getitem" and ops.is_stretch(call.args[1]):
@@ -334,7 +334,7 @@ class Trace(TorchFunctionMode):
             node.kept = call.kept
             if call.placed is not None:
                 call.placed(node)
-            self.steps.attach(tensor, node)
+            self.autograd_graph.attach(tensor, node)
             if call.inplace and tensor.requires_grad and tensor._is_view():
                 self._written_into(tensor)
         if call.traced and any(t.requires_grad for t in outputs):
@@ -351,10 +351,10 @@ class Trace(TorchFunctionMode):
         assert base is not None
         old = getattr(base, "_whence", None)
         if isinstance(old, Node) and old.batch is self.batch and old.kind != "discrete":
-            self.steps.attach(base, self._node("structural", (node, old), old.axes))
+            self.autograd_graph.attach(base, self._node("structural", (node, old), old.axes))
         else:  # it was empty
             axes = guess(base.shape, [(node.axes, view.shape)], self.batch)
-            self.steps.attach(base, self._node("structural", (node,), axes))
+            self.autograd_graph.attach(base, self._node("structural", (node,), axes))
 
     def _uses(self, call: Call) -> None:
         """Count who reads a tensor; the second reader makes it a fan-out."""

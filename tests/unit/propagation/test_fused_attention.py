@@ -15,7 +15,7 @@ from whence.methods.transformer_attribution import relevance_rulebook
 from whence.propagation.relevance_function import Phase
 from whence.propagation.rules.gradient import show_map
 from whence.propagation.rules.linear import EPS
-from whence.propagation.rules.relevance import Rules
+from whence.propagation.rules.relevance import RelevanceRules
 from whence.readout.map_walk import walk_twice
 from whence.tracing import fused_attention as kernels
 from whence.tracing.tracer import Trace
@@ -61,7 +61,7 @@ def masks(kind, seed):
 
 def propagated(function, inputs, R, maps, masked=False):
     """Relevance of the operands, and the map's, as a traced model has them."""
-    book = relevance_rulebook(Rules(Phase(), EPS))
+    book = relevance_rulebook(RelevanceRules(Phase(), EPS))
     book.phase.masked = masked
     with Trace(book.rules, len(inputs[0]), maps, book.fan_out) as trace:
         out = function(*(trace.input(str(i), x) for i, x in enumerate(inputs)))
@@ -157,7 +157,7 @@ def test_operands_by_name_in_any_order():
 def test_tokens_that_look_with_what_they_are_looked_at_are_written_out():
     """One tensor in two roles gets the relevance of both, as a tensor does that is read twice."""
     x = random(2, 4, 5, 3, seed=0)
-    book = relevance_rulebook(Rules(Phase(), EPS))
+    book = relevance_rulebook(RelevanceRules(Phase(), EPS))
     with Trace(book.rules, 2, book.maps, book.fan_out) as trace:
         given = trace.input("x", x)
         fused(given, given, given * 2)

@@ -22,7 +22,7 @@ from whence.errors import MethodError
 from whence.methods.registry import REGISTRY
 from whence.propagation.relevance_function import Phase
 from whence.propagation.rules.linear import alpha_beta, epsilon, flat, gamma, pull, w_square, z_box, z_plus
-from whence.propagation.rules.relevance import Rules
+from whence.propagation.rules.relevance import RelevanceRules
 from whence.tracing.tracer import Trace
 
 
@@ -269,7 +269,7 @@ def test_z_box_refuses_bounds_that_do_not_hold():
 
 def propagated(rule, function, x, R, **options):
     """Relevance of the input of one operation in a trace."""
-    rules = Rules(Phase())
+    rules = RelevanceRules(Phase())
     book = rules.composite(dict.fromkeys(("linear", "convolution"), rules.layer(rule, **options)))
     with Trace(book.rules, len(x), book.maps, book.fan_out) as trace:
         out = function(trace.input("x", x))
@@ -302,7 +302,7 @@ def test_options_reach_the_rule_and_the_coverage_has_its_name():
     _, x, w, bias, R = fixed("linear")
     found = propagated(gamma, lambda t: F.linear(t, w, bias), x, R, gamma=3.0)
     assert torch.allclose(found, gamma(F.linear, x, w, R, bias, gamma=3.0))
-    rules = Rules()
+    rules = RelevanceRules()
     assert rules.layer(gamma).__name__ == "gamma"
     assert rules.layer(functools.partial(gamma, gamma=3.0)).__name__ == "layer"
 
@@ -318,7 +318,7 @@ def test_what_the_forward_has_made_is_not_made_again(monkeypatch):
 
     monkeypatch.setattr(F, "linear", counted)
     for rule, products in ((epsilon, 0), (gamma, 1), (z_plus, 1), (alpha_beta, 1)):
-        rules = Rules()
+        rules = RelevanceRules()
         with Trace({"linear": rules.layer(rule)}, len(x)) as trace:
             out = true(trace.input("x", x), w, bias)
         rules.phase.relevance = True
@@ -347,7 +347,7 @@ def own():
             """A composite."""
 
             def rulebook(self):
-                rules = Rules()
+                rules = RelevanceRules()
                 return rules.composite(changes(rules))
 
         whence.method(name)(Own)

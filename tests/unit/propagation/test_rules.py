@@ -1,4 +1,4 @@
-"""Rules on their own: conservation, and a second way of computing each."""
+"""RelevanceRules on their own: conservation, and a second way of computing each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from whence.propagation.rules.linear import (
     z_box,
     z_plus,
 )
-from whence.propagation.rules.relevance import Rules, share
+from whence.propagation.rules.relevance import RelevanceRules, share
 from whence.tracing.sparse_rows import among, few
 from whence.tracing.tracer import Trace
 
@@ -180,7 +180,7 @@ def test_bounds_hold_but_for_a_thousandth_of_their_distance(low, high):
 
 def relevance(function, x, R):
     """Relevance of the input of a small model, by the rules of transformer-attribution."""
-    book = relevance_rulebook(Rules(Phase(), EPS))
+    book = relevance_rulebook(RelevanceRules(Phase(), EPS))
     with Trace(book.rules, len(x), book.maps, book.fan_out) as trace:
         out = function(trace.input("x", x))
     book.phase.relevance = True
@@ -222,7 +222,7 @@ def test_what_is_normalised_gets_all_relevance_and_its_statistic_none():
 def test_the_gradient_of_what_is_overwritten_is_the_true_one(function):
     """These save their own output for the backward, and the model writes into it."""
     x, _, _ = layer(2, 5, 1, 3)
-    book = relevance_rulebook(Rules(Phase(), EPS))
+    book = relevance_rulebook(RelevanceRules(Phase(), EPS))
     with Trace(book.rules, len(x), book.maps, book.fan_out) as trace:
         out = function(trace.input("x", x)).mul_(3.0)
     g = torch.linspace(1, 2, 10, dtype=torch.float64).reshape(2, 5)

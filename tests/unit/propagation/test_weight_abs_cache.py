@@ -1,4 +1,4 @@
-"""Magnitudes of weights: kept, but never stale, never beyond the bound, never longer than the weights."""
+"""WeightAbsCache of weights: kept, but never stale, never beyond the bound, never longer than the weights."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 
 import whence
 from tests.support import tiny
-from whence.propagation.weight_abs_cache import Magnitudes, magnitudes
+from whence.propagation.weight_abs_cache import WeightAbsCache, weight_abs
 
 
 def test_they_are_kept_until_the_weight_changes():
-    store, w = Magnitudes(), torch.nn.Parameter(torch.tensor([-1.0, 2.0]))
+    store, w = WeightAbsCache(), torch.nn.Parameter(torch.tensor([-1.0, 2.0]))
     first = store.of(w)
     assert store.of(w) is first
     with torch.no_grad():
@@ -23,7 +23,7 @@ def test_they_are_kept_until_the_weight_changes():
 
 
 def test_they_die_with_the_weight_and_stay_below_the_bound():
-    store = Magnitudes(bound=100)
+    store = WeightAbsCache(bound=100)
     w = torch.nn.Parameter(torch.ones(20))
     assert store.of(w) is not None
     assert store.size == 80
@@ -40,6 +40,6 @@ def test_an_explanation_follows_the_weights():
         for p in model.parameters():
             p.mul_(-1.1)
     after = whence.explain(model, inputs, "transformer-attribution", 0).scores
-    magnitudes.clear()
+    weight_abs.clear()
     assert torch.equal(whence.explain(model, inputs, "transformer-attribution", 0).scores, after)
     assert not torch.allclose(before, after)

@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 
 from ...tracing.attention_record import operands, shown_by
-from ...tracing.fused_attention import Shown, masked, softened
+from ...tracing.fused_attention import FusedMap, masked, softened
 from ...tracing.op_call import Call, Rule
 from ...tracing.reductions import precise
-from ..relevance_function import Local
-from .relevance import Rules, Summed
+from ..relevance_function import BackwardOp
+from .relevance import PartialSum, RelevanceRules
 
 
-def fused(rules: Rules) -> Rule:
+def fused(rules: RelevanceRules) -> Rule:
     """``softmax(q k^T) v`` in one kernel, by the rules of its steps (Chefer et al. 2021a, eq. 1 and 7).
 
-    Half to each factor at both products, :meth:`Rules.softmax` between them, a mask of numbers by
-    :meth:`Rules.add_constant`. An attention that other rules may be for, because not all of its operands depend on the
-    input or some are the same, is written out.
+    Half to each factor at both products, :meth:`RelevanceRules.softmax` between them, a mask of numbers by
+    :meth:`RelevanceRules.add_constant`. Where not all operands depend on the input, or some are the same, other rules
+    may apply: the attention is then decomposed into primitive operations.
     """
 
     def run(call: Call) -> Tensor:
@@ -29,7 +29,7 @@ def fused(rules: Rules) -> Rule:
         shown = call.shown = shown_by(call, operands(call))
         order = [next(i for i, t in enumerate(given) if t is traced) for traced in call.traced]
 
-        def attention(op: Local, R: Tensor) -> tuple[Tensor, ...]:
+        def attention(op: BackwardOp, R: Tensor) -> tuple[Tensor, ...]:
             found = _through(rules, shown, op, R)
             return tuple(_gathered(found[i], x.shape).to(x.dtype) for i, x in zip(order, op.inputs, strict=True))
 
@@ -44,7 +44,7 @@ def fused(rules: Rules) -> Rule:
     return run
 
 
-def _through(rules: Rules, shown: Shown, op: Local, R: Tensor) -> list[Tensor]:
+def _through(rules: RelevanceRules, shown: FusedMap, op: BackwardOp, R: Tensor) -> list[Tensor]:
     """Relevance of queries, keys and values."""
     s = rules.ratio(precise(R), precise(op.output))
     nothing = rules.adds_nothing(op.output) and not shown.numbers
@@ -60,10 +60,10 @@ def _through(rules: Rules, shown: Shown, op: Local, R: Tensor) -> list[Tensor]:
         if shown.witness is not None:
             shown.witness(piece, relevance)
         if nothing:
-            (relevance,) = rules.add_nothing(Summed([hidden], hidden, op.sums), relevance)
+            (relevance,) = rules.add_nothing(PartialSum([hidden], hidden, op.sums), relevance)
         if shown.numbers and shown.mask is not None:
             bias = shown.mask.dim() > 0 and shown.mask.numel() == shown.mask.shape[-1]
-            (relevance,) = rules.add_constant(Summed([scores], hidden, op.sums, bias), relevance)
+            (relevance,) = rules.add_constant(PartialSum([scores], hidden, op.sums, bias), relevance)
         t = rules.ratio(relevance, product)
         query[piece] = (t @ part.key).mul_(part.query).div_(2)
         key[piece] = (t.mT @ part.query).mul_(part.key).div_(2)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...tracing.attention_record import operands, shown_by
-from ...tracing.fused_attention import Shown
+from ...tracing.fused_attention import FusedMap
 from ...tracing.node import node_of
 from ...tracing.op_call import Call, Rule
 from ...tracing.reductions import precise
@@ -237,7 +237,9 @@ class _Shown(torch.autograd.Function):
     """``softmax(q k^T) v`` by the model's kernel; its backward shows map and gradient, a few heads at a time."""
 
     @staticmethod
-    def forward(ctx: Any, shown: Shown, func: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor, m: Any) -> Tensor:
+    def forward(
+        ctx: Any, shown: FusedMap, func: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor, m: Any
+    ) -> Tensor:
         ctx.shown = shown
         return func(q, k, v, m, is_causal=shown.causal, scale=shown.scale)
 

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from ...errors import MethodError
 from ...tracing.sparse_rows import several
-from ..weight_abs_cache import magnitudes
+from ..weight_abs_cache import weight_abs
 
 #: The stabiliser of Chefer et al.'s code.
 EPS = 1e-9
@@ -122,7 +122,7 @@ def z_plus(
         eps: the stabiliser.
         w_abs: ``|w|``, where it is at hand.
     """
-    layer = apply if isinstance(apply, Layer) else Layer(apply, x, w, bias, *pull(apply, x, w, bias))
+    layer = apply if isinstance(apply, LinearLayer) else LinearLayer(apply, x, w, bias, *pull(apply, x, w, bias))
     magnitude = x.abs()
     w_abs = absolute(w) if w_abs is None else w_abs
     rest = None if layer.bias is None else -layer.bias if bias is None else bias.abs()  # the output has a bias
@@ -232,7 +232,7 @@ def over_(a: Tensor, b: Tensor) -> Tensor:
     return a / b if several(a) else torch.div(a, b, out=b)
 
 
-class Layer(NamedTuple):
+class LinearLayer(NamedTuple):
     """A layer after its forward pass: as good as ``apply``, with one output and vector-Jacobian product at hand."""
 
     apply: Bilinear
@@ -249,7 +249,7 @@ class Layer(NamedTuple):
 
 def pull(apply: Bilinear, x: Tensor, w: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Vjp]:
     """``apply(x, w, bias)`` and its vector-Jacobian product with respect to ``x``, which can be taken once."""
-    if isinstance(apply, Layer):
+    if isinstance(apply, LinearLayer):
         if apply.x is x and apply.w is w and apply.bias is bias:
             return apply.output, apply.vjp
         apply = apply.apply
@@ -263,7 +263,7 @@ def pull(apply: Bilinear, x: Tensor, w: Tensor, bias: Tensor | None = None) -> t
 
 def absolute(w: Tensor, make: Callable[[Tensor], Tensor] = torch.abs) -> Tensor:
     """``|w|``: kept from earlier explanations where ``w`` is a parameter of a traced model, else made."""
-    kept = magnitudes.of(w._whence_parameter) if hasattr(w, "_whence_parameter") else None
+    kept = weight_abs.of(w._whence_parameter) if hasattr(w, "_whence_parameter") else None
     return make(w) if kept is None else kept
 
 

@@ -1,7 +1,7 @@
 """Rules that carry relevance from an operation's output to its inputs (LRP, deep Taylor decomposition).
 
-Each takes the operation (:class:`whence.propagation.relevance_function.Local`) and the relevance ``R`` of its output,
-and returns the relevance of each traced input. ``eps`` is the stabiliser of the published code: every denominator ``b``
+Each takes the operation (:class:`..relevance_function.BackwardOp`) and the relevance ``R`` of its output, and
+returns the relevance of each traced input. ``eps`` is the stabiliser of the published code: every denominator ``b``
 becomes ``b + eps`` (not sign-aware), and 0 / 0 is 0.
 """
 
@@ -17,9 +17,9 @@ from torch import Tensor
 from ...tracing.node import Node, node_of
 from ...tracing.op_call import Call, Rule
 from ...tracing.sparse_rows import among
-from ..relevance_function import Bypass, Local, Phase, Propagate, RelevanceRule
+from ..relevance_function import BackwardOp, Bypass, Phase, Propagate, RelevanceRule
 from ..rulebook import Rulebook
-from .linear import EPS, Layer, absolute, epsilon, over_, safe_divide, z_plus
+from .linear import EPS, LinearLayer, absolute, epsilon, over_, safe_divide, z_plus
 
 
 def share(contributions: list[Tensor], R: Tensor, sums: Callable[[Tensor], Tensor], eps: float = EPS) -> list[Tensor]:
@@ -45,8 +45,8 @@ def shares(totals: list[Tensor], total: Tensor, eps: float = EPS) -> list[Tensor
 
 
 @dataclass
-class Summed:
-    """A sum inside a larger operation, as the rules of sums see one (as :class:`Local`)."""
+class PartialSum:
+    """A sum inside a larger operation, as the rules of sums see one (as :class:`BackwardOp`)."""
 
     inputs: list[Tensor]
     output: Tensor
@@ -54,7 +54,7 @@ class Summed:
     is_bias: bool = False
 
 
-class Rules:
+class RelevanceRules:
     """The rules as a trace uses them: bound to a stabiliser and to the phase of the backward.
 
     Args:
@@ -94,7 +94,7 @@ class Rules:
             >>> rules.layer(gamma, gamma=0.1)
         """
 
-        def follow(op: Local, R: Tensor) -> tuple[Tensor, ...]:
+        def follow(op: BackwardOp, R: Tensor) -> tuple[Tensor, ...]:
             if op.apply is None or op.weight is None:
                 return self.deep_taylor(op, R)
             bias = op.bias if absorb else None
@@ -130,7 +130,7 @@ class Rules:
             changes: kind of operation -> rule, made by :meth:`layer` or by calling this object with a rule.
 
         Example:
-            >>> rules = Rules()
+            >>> rules = RelevanceRules()
             >>> rules.composite({"linear": rules.layer(gamma), "convolution": rules.layer(flat)})
         """
         sums = ("add", "shift-by-constant", "shift", "reduce", "unknown")
@@ -173,14 +173,14 @@ class Rules:
         """Whether the published code would add a mask that hides nothing, and it can be told."""
         return self.phase.masked and scores.dtype == torch.float64
 
-    def add_nothing(self, op: Local | Summed, R: Tensor) -> tuple[Tensor, ...]:
+    def add_nothing(self, op: BackwardOp | PartialSum, R: Tensor) -> tuple[Tensor, ...]:
         """:meth:`add_constant` with a constant of zeros."""
         x = op.inputs[0].detach()
         part = torch.where(R == 0, R, x * safe_divide(R, x, self.eps))
         own = op.sums(part)
         return (part.mul_(shares([own, torch.zeros_like(own)], op.sums(R), self.eps)[0]),)
 
-    def deep_taylor(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
+    def deep_taylor(self, op: BackwardOp, R: Tensor) -> tuple[Tensor, ...]:
         """``R_j = sum_i x_j dy_i/dx_j R_i / y_i`` (Chefer et al. 2021a, eq. 1): whatever has no other rule."""
         grads = op.vjp(self.ratio(R, op.output))
         return tuple(x.detach() * g for x, g in zip(op.inputs, grads, strict=True))
@@ -189,7 +189,7 @@ class Rules:
         """``R / (y + eps)``; 0 where ``y`` is."""
         return over_(R, torch.add(y, self.eps)).masked_fill_(y == 0, 0.0)
 
-    def linear(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
+    def linear(self, op: BackwardOp, R: Tensor) -> tuple[Tensor, ...]:
         """:func:`z_plus`, with the forward's product at hand."""
         if op.apply is None or op.weight is None:
             return self.deep_taylor(op, R)
@@ -197,7 +197,7 @@ class Rules:
         relevance = _layer(op, R, lambda layer, R: z_plus(layer, layer.x, layer.w, R, eps=self.eps, w_abs=w_abs))
         return (self.read_by_several(op, relevance),)
 
-    def read_by_several(self, op: Local, relevance: Tensor) -> Tensor:
+    def read_by_several(self, op: BackwardOp, relevance: Tensor) -> Tensor:
         """:meth:`copied`, where several linear layers and something else read the input (queries, keys and values)."""
         node = op.nodes[0]
         several = node.linear_uses > 1 and node.other_uses
@@ -210,11 +210,11 @@ class Rules:
             self._scratch[key] = torch.empty_like(w)
         return torch.abs(w, out=self._scratch[key])
 
-    def product(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
+    def product(self, op: BackwardOp, R: Tensor) -> tuple[Tensor, ...]:
         """A matrix product: eq. 1, half to each factor (eq. 7; both factors sum to the same)."""
         return tuple(r.div_(len(op.inputs)) for r in self.deep_taylor(op, R))
 
-    def add(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
+    def add(self, op: BackwardOp, R: Tensor) -> tuple[Tensor, ...]:
         """A residual addition: eq. 1, normalised by :func:`share`."""
         contributions = list(self.deep_taylor(op, R))
         if len(contributions) == 2:
@@ -223,7 +223,7 @@ class Rules:
             return tuple(s.reshape(c.shape) for s, c in zip(shared, contributions, strict=True))
         return tuple(contributions)
 
-    def add_constant(self, op: Local | Summed, R: Tensor) -> tuple[Tensor, ...]:
+    def add_constant(self, op: BackwardOp | PartialSum, R: Tensor) -> tuple[Tensor, ...]:
         """Adding a mask or a position: as :meth:`add`, the constant's share going no further; a bias takes none."""
         x = op.inputs[0].detach()
         constant = op.output - x
@@ -233,7 +233,7 @@ class Rules:
         parts = [x * s, torch.where(s == 0, torch.zeros_like(s), constant * s)]
         return (share(parts, R, op.sums, self.eps)[0].sum_to_size(x.shape),)
 
-    def select(self, op: Local, R: Tensor) -> tuple[Tensor, ...]:
+    def select(self, op: BackwardOp, R: Tensor) -> tuple[Tensor, ...]:
         """Picking a token: its relevance goes to where it was picked, nothing elsewhere."""
         return op.vjp(self.copied(op.output, R))
 
@@ -266,16 +266,16 @@ class Rules:
         tensor.register_hook(hook)
 
 
-def _layer(op: Local, R: Tensor, rule: Callable[[Layer, Tensor], Tensor]) -> Tensor:
+def _layer(op: BackwardOp, R: Tensor, rule: Callable[[LinearLayer, Tensor], Tensor]) -> Tensor:
     """A rule for a weighted sum, with its forward's product at hand; rows that carry nothing are left out."""
     apply, weight = op.apply, op.weight
     assert apply is not None
     assert weight is not None
     x = op.inputs[0].detach()
     if not op.by_rows:
-        return rule(Layer(apply, x, weight, op.bias, op.output, lambda s: op.vjp(s)[0]), R)
+        return rule(LinearLayer(apply, x, weight, op.bias, op.output, lambda s: op.vjp(s)[0]), R)
 
     def run(R: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        return rule(Layer(apply, x, weight, op.bias, y, lambda s: torch.matmul(s, weight)), R)
+        return rule(LinearLayer(apply, x, weight, op.bias, y, lambda s: torch.matmul(s, weight)), R)
 
-    return among(op.skipping.alive(R), run, R, x, op.output)
+    return among(op.sparse_rows.alive(R), run, R, x, op.output)
