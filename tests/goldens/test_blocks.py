@@ -419,6 +419,8 @@ def test_legrad_runs_the_head_again_and_not_the_model(family, monkeypatch):
     model.register_forward_hook(lambda *_: runs.append(1))
     ours = whence.explain(model, inputs, "legrad", 1, layers=None)
     assert len(runs) == 1
-    monkeypatch.setattr("whence.tracing.output_head.OutputHead.again", lambda *_: None)  # as where the tape does not tell
+    monkeypatch.setattr(
+        "whence.tracing.output_head.OutputHead.again", lambda *_: None
+    )  # as where the tape does not tell
     assert relative(ours.scores, whence.explain(model, inputs, "legrad", 1, layers=None).scores) < EXACT
     assert len(runs) == 4

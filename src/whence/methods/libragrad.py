@@ -131,7 +131,7 @@ RULES: dict[str, dict[str, Rule]] = {
 
 
 @dataclass
-class _Watching(Rulebook):
+class _BiasRulebook(Rulebook):
     biases: BiasRecorder | None = None
 
 
@@ -174,7 +174,7 @@ class LibraGrad(InputLevel):
         if self.at == "pixel" and self.rules == "libra":
             book["convolution"] = suppress_dissent
         biases = BiasRecorder() if self.readout.startswith("full-grad") else None
-        return _Watching(biases.watched(book) if biases else book, maps=self.readout == "att-cat", biases=biases)
+        return _BiasRulebook(biases.watched(book) if biases else book, maps=self.readout == "att-cat", biases=biases)
 
     def read(self, run: Run) -> Reading:
         """``[batch, tokens]``: the chosen read-out."""
@@ -191,7 +191,7 @@ class LibraGrad(InputLevel):
 
     def _full_grad(self, run: Run) -> Reading:
         """Gradient x input and gradient x bias."""
-        assert isinstance(run.rulebook, _Watching)
+        assert isinstance(run.rulebook, _BiasRulebook)
         assert run.rulebook.biases is not None
         places = self.places(run)
         run.watch_heads()
@@ -200,16 +200,14 @@ class LibraGrad(InputLevel):
         layers = run.settle(gradient=True, end=places[0], entries=[t for t, _ in entries(run)])
         relevances = [precise(g) * precise(t.detach()) for g, t in zip(gradients, places, strict=True)]
         reading = self.reading(run, places, relevances, layers)
-        if self.readout == "full-grad-plus":
-            reading.scores = self._blocks(reading).sum(1)
-        if reading.scores.shape != biases[0].shape:
+        scores = self._blocks(reading).sum(1) if self.readout == "full-grad-plus" else reading.scores
+        if scores.shape != biases[0].shape:
             raise ModelError(
-                f"The scores are of {reading.scores.shape[1]} positions that are no tokens, so biases cannot be added "
+                f"The scores are of {scores.shape[1]} positions that are no tokens, so biases cannot be added "
                 "to them. The read-out without biases (readout='input-x-gradient') works."
             )
-        reading.scores = reading.scores + biases[0]
-        reading.others = [(dim, s + b) for (dim, s), b in zip(reading.others, biases[1:], strict=True)]
-        return reading
+        others = [(dim, s + b) for (dim, s), b in zip(reading.others, biases[1:], strict=True)]
+        return replace(reading, scores=scores + biases[0], others=others)
 
     def _blocks(self, reading: Reading) -> Tensor:
         """``[batch, blocks, tokens]``: gradient x input at each block."""

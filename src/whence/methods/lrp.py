@@ -107,8 +107,7 @@ class PlainLRP(Method):
         """Plain LRP, per kind of operation."""
         rules = PlainLRPRules(Phase(), self.eps, self.doubled)
         book = relevance_rulebook(rules)
-        book.rules = {**book.rules, "convolution": rules(rules.convolution)}
-        return book
+        return replace(book, rules={**book.rules, "convolution": rules(rules.convolution)})
 
 
 @method("lrp")

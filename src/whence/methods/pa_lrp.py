@@ -201,7 +201,7 @@ class PALRP(InputLevel):
                 f"'{self.name}' does not follow. Methods that give positions no relevance of their own "
                 "(attn-lrp, conservative-lrp) work."
             )
-        run.watched += self._positions.encodings(run.tokens())
+        run.watch(*self._positions.encodings(run.tokens()))
         numbered = [s.tensor for s in run.trace.sources if s.embedded and "position" in s.name]
         return super().places(run) + (numbered if self.at == "token" else [])
 
@@ -216,9 +216,10 @@ class PALRP(InputLevel):
         inside = [COUNTED[self.positions](R) for R in _by_layer(met).values()]
         added = [R for e, R in met if e.node.inside is None and (e.node.seq > first or self.at != "position")]
         numbered = [run.per_token(R, node_of(t).axes) for t, R in zip(places[own:], relevances[own:], strict=True)]
+        scores = reading.scores
         for R in [*inside, *added, *numbered]:
-            reading.scores = reading.scores + _spread(run, reading, R)
-        return reading
+            scores = scores + _spread(run, reading, R)
+        return replace(reading, scores=scores)
 
 
 def _by_layer(met: list[tuple[PositionalEncoding, Tensor]]) -> dict[tuple[int, int], Tensor]:

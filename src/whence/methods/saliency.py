@@ -9,7 +9,7 @@ Cost: one forward, one backward.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from torch import Tensor
@@ -53,6 +53,5 @@ class Saliency(InputLevel):
         power = 2 if self.norm == "l2" else 1
         sizes: list[Tensor] = [precise(g).abs() ** power for g in run.backward(places)]
         reading = self.reading(run, places, sizes)
-        reading.scores = reading.scores ** (1 / power)
-        reading.others = [(dim, scores ** (1 / power)) for dim, scores in reading.others]
-        return reading
+        others = [(dim, scores ** (1 / power)) for dim, scores in reading.others]
+        return replace(reading, scores=reading.scores ** (1 / power), others=others)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +47,10 @@ class Entry:
     name: str
     amount: Tensor
 
+    def add(self, amount: Tensor) -> None:
+        """Add what another side of the same operation absorbed."""
+        self.amount = self.amount + amount
+
 
 class Ledger:
     """Relevance at every layer, and what was absorbed or created on the way, per sample.
@@ -61,13 +65,21 @@ class Ledger:
         >>> print(e.ledger)
     """
 
-    def __init__(self, batch: Axis, hold: Hold = as_it_is) -> None:
+    def __init__(
+        self,
+        batch: Axis,
+        hold: Hold = as_it_is,
+        total: Tensor | None = None,
+        sums: Tensor | None = None,
+        marks: Sequence[int] = (),
+        entries: Iterable[Entry] = (),
+    ) -> None:
         self.batch = batch
         self._hold = hold
-        self.entries: list[Entry] = []
-        self.total = torch.zeros(batch.size)
-        self.sums = torch.zeros(batch.size, 0)
-        self._marks: list[int] = []
+        self.entries = list(entries)
+        self.total = torch.zeros(batch.size) if total is None else total
+        self.sums = torch.zeros(batch.size, 0) if sums is None else sums
+        self._marks = list(marks)
         self._by_operation: dict[tuple[int, str], Entry] = {}
 
     # -- written during the backward --------------------------------------------------------------------------
@@ -192,7 +204,7 @@ class Ledger:
             entry = self._by_operation[seq, kind] = Entry(seq, kind, name, amount)
             self.entries.append(entry)
         else:
-            entry.amount = entry.amount + amount
+            entry.add(amount)
 
     def enter(self, entries: list[Entry]) -> None:
         """Take what was measured for another target's sake, at the same time."""
@@ -257,11 +269,13 @@ class Ledger:
 
     def select(self, samples: list[int]) -> Ledger:
         """The ledger of some samples."""
-        some = Ledger(Axis(len(samples)))
-        some.entries = [Entry(x.seq, x.kind, x.name, x.amount[samples]) for x in self.entries]
-        some.total, some.sums = self.total[samples], self.sums[samples]
-        some._marks = self._marks
-        return some
+        return Ledger(
+            Axis(len(samples)),
+            total=self.total[samples],
+            sums=self.sums[samples],
+            marks=self._marks,
+            entries=[Entry(x.seq, x.kind, x.name, x.amount[samples]) for x in self.entries],
+        )
 
     def record(self) -> dict[str, Any]:
         """What is kept of it in a file."""
@@ -271,10 +285,13 @@ class Ledger:
     @staticmethod
     def of(record: Mapping[str, Any]) -> Ledger:
         """The ledger of which a record was kept."""
-        ledger = Ledger(Axis(len(record["total"])))
-        ledger.total, ledger.sums, ledger._marks = record["total"], record["sums"], list(record["marks"])
-        ledger.entries = [Entry(**entry) for entry in record["entries"]]
-        return ledger
+        return Ledger(
+            Axis(len(record["total"])),
+            total=record["total"],
+            sums=record["sums"],
+            marks=record["marks"],
+            entries=[Entry(**entry) for entry in record["entries"]],
+        )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Ledger):
@@ -291,19 +308,22 @@ class Ledger:
     @staticmethod
     def join(ledgers: list[Ledger]) -> Ledger:
         """The ledger of a batch that was explained one by one; an operation that a sample did not meet took nothing."""
-        joined = Ledger(Axis(len(ledgers)))
-        joined.total = torch.cat([x.total for x in ledgers])
-        joined.sums = torch.cat([x.sums for x in ledgers])
-        joined._marks = ledgers[0]._marks
-        ends = [*joined._marks, 1 + max(joined._marks, default=0)]  # a place inside each stage
+        total = torch.cat([x.total for x in ledgers])
+        marks = ledgers[0]._marks
+        ends = [*marks, 1 + max(marks, default=0)]  # a place inside each stage
         amounts: dict[tuple[int, str], Entry] = {}
         for i, ledger in enumerate(ledgers):
             for x in ledger.entries:
-                seq = x.seq if ledger._marks == joined._marks else ends[ledger.stage(x)]
-                entry = amounts.setdefault((seq, x.kind), Entry(seq, x.kind, x.name, torch.zeros_like(joined.total)))
+                seq = x.seq if ledger._marks == marks else ends[ledger.stage(x)]
+                entry = amounts.setdefault((seq, x.kind), Entry(seq, x.kind, x.name, torch.zeros_like(total)))
                 entry.amount[i] += x.amount[0]
-        joined.entries = sorted(amounts.values(), key=lambda entry: entry.seq)
-        return joined
+        return Ledger(
+            Axis(len(ledgers)),
+            total=total,
+            sums=torch.cat([x.sums for x in ledgers]),
+            marks=marks,
+            entries=sorted(amounts.values(), key=lambda entry: entry.seq),
+        )
 
     def __repr__(self) -> str:
         blocks = self.sums.shape[1] - 1

@@ -111,7 +111,7 @@ class BlockRelevance:
                 "The model has no attention whose output is added to the tokens that it reads (a residual connection): "
                 "it is not made of blocks, whose parts could be told apart. Explain it without `inside`."
             )
-        run.watched += [*self.drawn, *(boundary for joint in self.joints for boundary in joint.passages())]
+        run.watch(*self.drawn, *(boundary for joint in self.joints for boundary in joint.passages()))
 
     def pairs(self) -> Tensor:
         """``[batch, blocks, tokens, tokens]``: from each token, behind a block's attention, to those it drew on.

@@ -261,9 +261,13 @@ class Run:
         """Where what passes is written down."""
         return [*self.boundaries, *self.aside, *self.watched]
 
+    def watch(self, *recorders: BackwardRecorder) -> None:
+        """Let recorders see the backward passes that follow."""
+        self.watched += recorders
+
     def watch_heads(self) -> None:
         """Have the backwards that follow write down what each head carried."""
-        self.watched += [HeadRelevance(record) for record in self.trace.attentions]
+        self.watch(*(HeadRelevance(record) for record in self.trace.attentions))
 
     def heads(self) -> Tensor | None:
         """``[batch, attentions, heads]``: what each carried; ``None`` if that is not known, or their number differs."""

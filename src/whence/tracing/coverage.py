@@ -29,10 +29,15 @@ class Coverage:
         {'tanh': 1}
     """
 
-    def __init__(self) -> None:
-        self.seen: Counter[str] = Counter()
-        self.ruled: dict[str, str] = {}
-        self.plain: Counter[str] = Counter()
+    def __init__(
+        self,
+        seen: Mapping[str, int] | None = None,
+        ruled: Mapping[str, str] | None = None,
+        plain: Mapping[str, int] | None = None,
+    ) -> None:
+        self.seen = Counter(seen or {})
+        self.ruled = dict(ruled or {})
+        self.plain = Counter(plain or {})
         self._met: list[tuple[int, str, str, str | None]] = []
         self._foreign: Counter[str] = Counter()
         self.opaque: list[str] = []  # kernels that may be attentions
@@ -72,10 +77,7 @@ class Coverage:
     @staticmethod
     def of(record: Mapping[str, Any]) -> Coverage:
         """The coverage of which a record was kept."""
-        coverage = Coverage()
-        coverage.seen, coverage.plain = Counter(record["seen"]), Counter(record["plain"])
-        coverage.ruled = dict(record["ruled"])
-        return coverage
+        return Coverage(record["seen"], record["ruled"], record["plain"])
 
     def __eq__(self, other: object) -> bool:
         return self.record() == other.record() if isinstance(other, Coverage) else NotImplemented
