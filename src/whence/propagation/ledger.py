@@ -98,30 +98,45 @@ class Ledger:
         single = call.name in SINGLE and not call.inplace and len(call.traced) == 1
         if single and not exact and rule is None and call.argument(0, "input") is call.traced[0]:
             return functools.partial(self._across, call, constant)
-        watched: list[tuple[Tensor, float]] = []
-        short = None if exact or rule is not None or constant is not None else _enough(call)
-        if not exact:
-            chosen = [(t, 1.0) for t in call.traced] if short is None else [short]
-            watched = [(attach(t.view_as(t), node_of(t)), times) for t, times in chosen]
-            aliases = {id(t): alias for (t, _), (alias, _) in zip(chosen, watched, strict=True)}
-            call.replace([aliases.get(id(t), t) for t in call.traced])
+        if exact:
+            return functools.partial(self._take_constant, call, constant, True)
+        short = None if rule is not None or constant is not None else _enough(call)
+        chosen = [(t, 1.0) for t in call.traced] if short is None else [short]
+        watched = [(attach(t.view_as(t), node_of(t)), times) for t, times in chosen]
+        aliases = {id(t): alias for (t, _), (alias, _) in zip(chosen, watched, strict=True)}
+        call.replace([aliases.get(id(t), t) for t in call.traced])
+        return functools.partial(self._take, call, constant, watched, short is None)
 
-        def done(out: Tensor) -> None:
-            if not out.requires_grad:
-                return
-            node, name = node_of(out), _name(call)
-            if constant is not None:
-                kind = "constant" if call.kind.startswith(("shift", "structural")) else "bias"
-                self._measure(out, lambda: constant, {kind: 1.0} if exact else {kind: 1.0, call.kind: -1.0}, node, name)
-            if not exact:
-                if short is None:
-                    node.kept = True  # what is measured is the value that it has now
-                    self._measure(out, self._hold(out.detach()), {call.kind: 1.0}, node, name)
-                for alias, times in watched:
-                    node_of(alias).kept = True
-                    self._measure(alias, self._hold(alias.detach()), {call.kind: -times}, node, name)
+    def _take_constant(self, call: Call, constant: Tensor | None, exact: bool, out: Tensor) -> None:
+        """Measure what a constant absorbs; of an operation that is not exact, it is no part of its own loss."""
+        if constant is None or not out.requires_grad:
+            return
+        kind = "constant" if call.kind.startswith(("shift", "structural")) else "bias"
+        signs = {kind: 1.0} if exact else {kind: 1.0, call.kind: -1.0}
+        self._measure(out, lambda: constant, signs, node_of(out), _name(call))
 
-        return done
+    def _take(
+        self, call: Call, constant: Tensor | None, watched: list[tuple[Tensor, float]], whole: bool, out: Tensor
+    ) -> None:
+        """Measure what an operation absorbs: the relevance of its output less that of its inputs.
+
+        Args:
+            call: the operation.
+            constant: what it adds that does not depend on the input.
+            watched: its inputs, with the factor by which each counts.
+            whole: whether the output counts; not where the inputs alone tell.
+            out: its output.
+        """
+        self._take_constant(call, constant, False, out)
+        if not out.requires_grad:
+            return
+        node, name = node_of(out), _name(call)
+        if whole:
+            node.kept = True  # what is measured is the value that it has now
+            self._measure(out, self._hold(out.detach()), {call.kind: 1.0}, node, name)
+        for alias, times in watched:
+            node_of(alias).kept = True
+            self._measure(alias, self._hold(alias.detach()), {call.kind: -times}, node, name)
 
     def bias(self, call: Call) -> Callable[[Tensor], None] | None:
         """Of a linear layer with a bias: what to call with the gradient of its output, to enter what the bias takes."""

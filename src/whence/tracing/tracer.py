@@ -167,11 +167,15 @@ class Trace(TorchFunctionMode):
         if op.name == "embedding":
             return self._embed(call)
         refuse_checkpoints(traced, self._hooks)
+        return self._dispatch(call, op)
+
+    def _dispatch(self, call: Call, op: ops.Operation) -> Any:
+        """Run a call, or the primitive operations that it is composed of."""
         composite = self._composite(call, op)
         if composite is not None:
             with torch.enable_grad(), self:
-                result = composite(*args, **kwargs)
-                return args[0].copy_(result) if op.inplace else result
+                result = composite(*call.args, **call.kwargs)
+                return call.args[0].copy_(result) if op.inplace else result
         if torch.is_grad_enabled():
             return self._perform(call)
         self._hidden = True
@@ -219,19 +223,24 @@ class Trace(TorchFunctionMode):
         apart = op.name in ops.ATTENTION and (self.maps or (takes is not None and not takes(call)))
         return attend if apart else None
 
-    def _perform(self, call: Call) -> Any:
+    def _classify(self, call: Call) -> AttentionRecord | None:
+        """Find out what kind of operation a call is; return the record of an attention, if it is one."""
         call.kind = kind_of(call)
         if call.kind == "unknown" and str(getattr(call.func, "__module__", "")).startswith("torch._ops"):
             self.coverage.suspect(str(call.func), len(call.traced))
         record = AttentionRecord.of(call) if call.kind == "mix" else None
-        if call.kind == "mix" and record is None and not in_pieces(call):
-            call.kind = "matmul" if len(call.traced) > 1 else "linear"
-        self.pieces = self.pieces or (call.kind == "mix" and record is None)
+        if call.kind == "mix" and record is None:
+            if in_pieces(call):
+                self.pieces = True
+            else:
+                call.kind = "matmul" if len(call.traced) > 1 else "linear"
+        return record
+
+    def _perform(self, call: Call) -> Any:
+        """Run an operation by its rule, and note what happened."""
+        record = self._classify(call)
         rule = self.rules.get(call.kind) if call.traced else None
-        if call.inplace and call.nodes[0] is not None and call.nodes[0].kept and not call.args[0]._is_view():
-            call.args[0].data = call.args[0].detach().clone()  # who needs the old value keeps the old memory
-            call.nodes[0].moved = True
-        before = self._keep(call) if call.inplace and call.args[0].requires_grad else None
+        before = self._before_overwriting(call) if call.inplace else None
         target, apart = next(iter(call.args), None), call.inplace and self._apart(call, rule)
         layer = rule is None and self.sparse_rows.takes(call)  # it keeps its books by itself
         watched = self.ledger.watch(call, rule) if self.ledger is not None and call.traced and not layer else None
@@ -242,20 +251,16 @@ class Trace(TorchFunctionMode):
         if rule is not None and call.name == "getitem" and ops.is_stretch(call.args[1]):
             setattr(result, "_whence_part_of", call.args[:2])  # noqa: B010  # a rule's result is no view of what it was taken from
         if self.replaced and isinstance(result, Tensor) and self._has(self._seq + 1, result):
-            handed_on = not call.inplace and any(result is t for t in call.tensors)  # nothing new is made
-            leaf = result if handed_on else self._leaf(self._seq + 1)
-            result = result if handed_on else call.args[0].copy_(leaf) if call.inplace else leaf.clone()
+            result = self._put(call, result)
         if before is not None:
             call.tensors = [before, *call.tensors[1:]]
         outputs = self._note(call, rule, result)
-        if outputs and rule is None and call.name == "linear" and call.args and call.args[0].requires_grad:
-            self.last_linear = node_of(outputs[0]), (*call.args, call.kwargs.get("bias"))[:3]
+        if outputs:
+            self._record(call, rule, record, outputs[0])
         if self.head is not None:
             self.head.note(call, result)
             if outputs and node_of(outputs[0]).residual:
                 self.head.cut(outputs[0].shape)
-        if outputs and (record is not None or call.kind == "attention"):
-            self._attention(call, outputs[0], record or AttentionRecord.fused(call))
         if outputs and watched is not None:
             watched(attach(made, node_of(outputs[0])) if apart else outputs[0])
         if call.inplace and hasattr(result, "_whence_part_of"):
@@ -263,6 +268,21 @@ class Trace(TorchFunctionMode):
                 whole, index = result._whence_part_of
                 whole[index] = result
         return result
+
+    def _record(self, call: Call, rule: Rule | None, record: AttentionRecord | None, output: Tensor) -> None:
+        """Record an attention, and the linear layer that may turn out to be the last."""
+        if rule is None and call.name == "linear" and call.args and call.args[0].requires_grad:
+            self.last_linear = node_of(output), (*call.args, call.kwargs.get("bias"))[:3]
+        if record is not None or call.kind == "attention":
+            self._attention(call, output, record or AttentionRecord.fused(call))
+
+    def _before_overwriting(self, call: Call) -> Tensor | None:
+        """Save the value that an in-place operation overwrites, for those who need it."""
+        target, node = call.args[0], call.nodes[0]
+        if node is not None and node.kept and not target._is_view():
+            target.data = target.detach().clone()  # who needs the old value keeps the old memory
+            node.moved = True
+        return self._keep(call) if target.requires_grad else None
 
     def _keep(self, call: Call) -> Tensor | None:
         """What records hold of a tensor that is about to be overwritten is its value before that."""
@@ -279,6 +299,13 @@ class Trace(TorchFunctionMode):
     def _has(self, seq: int, tensor: Tensor) -> bool:
         """Whether there is a value to put in a tensor's place."""
         return seq in self.replaced and self.replaced[seq].shape == tensor.shape
+
+    def _put(self, call: Call, result: Tensor) -> Tensor:
+        """Put the value that replaces a result in its place."""
+        if not call.inplace and any(result is t for t in call.tensors):  # nothing new is made
+            return result
+        leaf = self._leaf(self._seq + 1)
+        return call.args[0].copy_(leaf) if call.inplace else leaf.clone()
 
     def _leaf(self, seq: int) -> Tensor:
         """The value that takes a tensor's place, from which the model goes on."""
