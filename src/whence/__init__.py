@@ -1,7 +1,8 @@
 """Whence: from where did this prediction come?"""
 
 from .bias_probe.probe import Probe, probe
-from .counterfactuals import Counterfactual, counterfactual
+from .counterfactuals import Counterfactual
+from .counterfactuals.counterfactual import counterfactual
 from .errors import (
     FileError,
     InputError,
@@ -14,7 +15,9 @@ from .errors import (
     WhenceWarning,
     WriteError,
 )
-from .evaluation import Trial, evaluate, trial
+from .evaluation import Trial, trial
+from .evaluation.evaluate import evaluate
+from .evaluation.measure import list_measures
 from .evaluation.model_check import Check, check
 from .explainer.explain import explain
 from .explainer.explainer import Explainer
@@ -23,8 +26,10 @@ from .explainer.long_text import windows
 from .explanations.explanation import Explanation, Explanations, load
 from .explanations.score_table import Table
 from .jobs import Job, Summary, run, summarize
-from .localisation import Coco, Region, locate, segment
-from .methods.base import Method, Reading
+from .localisation import Coco, Region
+from .localisation.locate import locate
+from .localisation.segment import segment
+from .methods import Method, Reading, method, methods
 from .methods.gradient_x_input import InputLevel
 from .methods.registry import list_methods, method
 from .propagation.rulebook import Rulebook
@@ -74,7 +79,7 @@ __all__ = [
     "evaluate",
     "every",
     "explain",
-    "list_methods",
+    "list_measures",
     "load",
     "locate",
     "method",

@@ -10,8 +10,8 @@ import whence
 from tests.support.helpers import EXACT, GOLDEN, arrays, load_attention_only_bert, load_vit, relative
 from whence.datasets.item import Item
 from whence.evaluation.case import Case
-from whence.evaluation.feature_removal import Cells, Rows
-from whence.evaluation.masked_inference import Questions
+from whence.evaluation.feature_removal import ImageRemoval, SequenceRemoval
+from whence.evaluation.masked_inference import MaskedInference
 from whence.evaluation.measure import create
 from whence.inputs.sample import Sample
 
@@ -21,7 +21,7 @@ def measured(name, model, tensors, removal, scores, target, label=None):
     e = whence.explain(model, tensors, "gradient-x-input", target)
     case = Case(Item("0", ""), e, np.asarray(scores, float), int(e.target[0]), label)
     measure = create(name)
-    logits = Questions(whence.Explainer(model), Sample(tensors, {}), removal, 16).answers(measure.plan(case))
+    logits = MaskedInference(whence.Explainer(model), Sample(tensors, {}), removal, 16).logits(measure.plan(case))
     vector = measure.sample(case, logits)
     return vector, measure.finish(vector), case.logits, logits
 
@@ -38,12 +38,12 @@ def test_activation_and_pruning(variant, target, scores):
     model = load_attention_only_bert()
 
     kept = torch.where(ids[0] == 0, 0.0, unknown)  # an input without features still has its padding
-    removal = Rows(tensors, "input_ids", kept, torch.arange(ids.shape[1]))
+    removal = SequenceRemoval(tensors, "input_ids", kept, torch.arange(ids.shape[1]))
     curve, area, *_ = measured("auac", model, tensors, removal, given["attribution"], target)
     assert relative(curve, given["generate_evidence"]) < EXACT
     assert relative(area, given["AUAC"]) < EXACT
 
-    removal = Rows(tensors, "input_ids", unknown, torch.arange(ids.shape[1]))
+    removal = SequenceRemoval(tensors, "input_ids", unknown, torch.arange(ids.shape[1]))
     curve, area, *_ = measured("au-mse", model, tensors, removal, given["attribution"], target)
     assert relative(curve, given["pruning_mse"]) < EXACT
     assert relative(area, given["AU_MSE"]) < EXACT
@@ -57,7 +57,7 @@ def test_perturbation(name, sign):
     hits, worse, log_odds, areas = [], [], [], []
     for i, label in enumerate(golden["target"]):
         tensors = {"pixel_values": pixels[i : i + 1]}
-        removal = Cells(tensors, "pixel_values", torch.full_like(pixels[:1], -1.0), (48, 48))
+        removal = ImageRemoval(tensors, "pixel_values", torch.full_like(pixels[:1], -1.0), (48, 48))
         curve, area, whole, logits = measured(
             f"{name}-perturbation", model, tensors, removal, golden["vis_noties"][i].ravel(), None, int(label)
         )

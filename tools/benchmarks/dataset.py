@@ -26,10 +26,10 @@ import whence
 from tools.benchmarks.kept import DIRECTORY, Kept
 from whence.datasets import load
 from whence.inputs.sample import batches, collate
-from whence.jobs.dataset_parts import Chunk, Chunks
-from whence.jobs.output_dir import Shards
+from whence.jobs.dataset_parts import Chunk, ChunkedDataset
+from whence.jobs.output_dir import RunDirectory
 from whence.jobs.worker import TOKENS, Worker
-from whence.jobs.worker_config import Task
+from whence.jobs.worker_config import WorkerConfig
 
 SHARED = Path(os.environ.get("WHENCE_SHARED", Path(__file__).parents[3] / "shared"))
 MODEL, SENTENCES, REVIEWS = SHARED / "weights" / "minilm_l6_sst2", 18_000, 2_000
@@ -52,7 +52,7 @@ def texts() -> Path:
 
 def bare(workers: int) -> float:
     """Seconds of plain forwards and backwards of the same batches, in as many processes; reading is not timed."""
-    chunks = list(Chunks(load(texts()), SHARD))
+    chunks = list(ChunkedDataset(load(texts()), SHARD))
     context = multiprocessing.get_context("spawn")
     threads = max(1, (os.cpu_count() or 1) // workers)
     with context.Pool(workers) as pool:
@@ -80,11 +80,11 @@ def stages(kept: Kept) -> None:
     """What a sample costs at each stage, on one core: reading, tokenising, explaining, writing; and its bytes."""
     torch.set_num_threads(1)
     start = time.perf_counter()
-    task = Task(str(MODEL), (("conservative-lrp", {}),), batch_size=BATCH)
-    worker = Worker(task)
+    config = WorkerConfig(str(MODEL), (("conservative-lrp", {}),), batch_size=BATCH)
+    worker = Worker(config)
     spent = {"loading": time.perf_counter() - start}
     start = time.perf_counter()
-    chunks = list(Chunks(load(texts()), SHARD))
+    chunks = list(ChunkedDataset(load(texts()), SHARD))
     spent["reading"] = time.perf_counter() - start
     chosen = chunks[:: len(chunks) // 8]
     count = sum(len(chunk.samples) for chunk in chosen)
@@ -100,14 +100,14 @@ def stages(kept: Kept) -> None:
     sent = [len(pickle.dumps(part)) for part in done]
     spent["sending to the driver"] = (time.perf_counter() - start) / count
     shutil.rmtree(FOLDER / "stages", ignore_errors=True)
-    shards = Shards(FOLDER / "stages", {})
+    directory = RunDirectory(FOLDER / "stages", {})
     start = time.perf_counter()
     for part in done:
-        shards.add(part)
+        directory.add(part)
     spent["writing"] = (time.perf_counter() - start) / count
     spent["reading"] /= sum(len(chunk.samples) for chunk in chunks)
     given = sum(len(str(sample.input).encode()) for chunk in chosen for sample in chunk.samples)
-    stored = sum(path.stat().st_size for path in shards.rows.iterdir())
+    stored = sum(path.stat().st_size for path in directory.files.parts.iterdir())
     tokens = sum(len(row) for part in done for row in part.table["tokens"].to_pylist())
     sizes = {"text": given, "sent": sum(sent), "stored": stored, "tokens": tokens}
     kept.add("stages", {"seconds": spent, "bytes": {name: size / count for name, size in sizes.items()}})

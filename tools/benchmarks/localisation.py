@@ -25,7 +25,8 @@ from whence.datasets import load
 from whence.evaluation.bootstrap import interval
 from whence.evaluation.case import Floats
 from whence.evaluation.measures.segmentation import IntersectionOverUnion
-from whence.localisation import Detection, box_of, detect, largest, locate, threshold_of
+from whence.localisation import Detection, box_of, detect, largest, threshold_of
+from whence.localisation.locate import locate
 from whence.localisation.region import Box
 from whence.localisation.segment import within
 from whence.models import MODELS

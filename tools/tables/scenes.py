@@ -21,11 +21,11 @@ from whence._utils.progress import track
 from whence.evaluation import Evaluation
 from whence.evaluation import load as known
 from whence.evaluation.case import Flags, Floats, as_floats, seed_of
-from whence.evaluation.feature_removal import Cells, Removal, Rows
-from whence.evaluation.measurement import Row
+from whence.evaluation.feature_removal import ImageRemoval, Removal, SequenceRemoval
+from whence.evaluation.measurement import Measurement
 from whence.evaluation.measures.perturbation import STEPS
-from whence.evaluation.method_spec import Contender, contenders
-from whence.evaluation.store import Shards
+from whence.evaluation.method_spec import MethodSpec, resolve_specs
+from whence.evaluation.store import EvaluationDirectory
 
 MODALITIES = {"vqa": ("image", "text"), "clip": ("image", "text"), "detr": ("image",)}
 METHODS = [
@@ -78,16 +78,16 @@ def view(kind: str, modality: str, case: Any, e: whence.Explanation) -> View:
     inputs: dict[str, Tensor] = dict(case.inputs)
     if modality == "text":
         inner = torch.arange(1, inputs["input_ids"].shape[1] - 1)  # without [CLS] and [SEP]
-        return View(Rows(inputs, "attention_mask", 0, inner, "text"), case.words[inner].numpy())
+        return View(SequenceRemoval(inputs, "attention_mask", 0, inner, "text"), case.words[inner].numpy())
     side = int(len(case.patches) ** 0.5)
     if kind == "vqa":
         count = len(case.patches)
         given = {**inputs, "visual_attention_mask": torch.ones(1, count)}
-        rows = Rows(given, "visual_attention_mask", 0, torch.arange(count), "image")
+        rows = SequenceRemoval(given, "visual_attention_mask", 0, torch.arange(count), "image")
         return View(rows, case.patches.numpy(), (side, side), case.region.numpy())
     pixels = inputs["pixel_values"]
     grid = e.grid or (side, side)
-    cells = Cells(inputs, "pixel_values", torch.full_like(pixels, -1.0), grid)
+    cells = ImageRemoval(inputs, "pixel_values", torch.full_like(pixels, -1.0), grid)
     touched = torch.nn.functional.adaptive_max_pool2d(case.region.float()[None], grid).flatten() > 0
     return View(cells, touched.numpy(), grid, case.region.numpy())
 
@@ -114,8 +114,8 @@ def evaluate(kind: str, limit: int = ENOUGH, seed: int = 0) -> dict[str, Evaluat
     """
     from relations.cases import cases, load
 
-    model, ways = load(kind), contenders(METHODS)
-    stores: dict[str, Shards] = {}
+    model, ways = load(kind), resolve_specs(METHODS)
+    stores: dict[str, EvaluationDirectory] = {}
     done: dict[str, set[str]] = {}
     for modality in MODALITIES[kind]:
         settings = {
@@ -123,7 +123,7 @@ def evaluate(kind: str, limit: int = ENOUGH, seed: int = 0) -> dict[str, Evaluat
             "methods": [{"label": w.label, "method": w.method, "options": dict(w.options)} for w in ways],
             "measures": [{"name": m, "options": {}} for m in MEASURES if modality == "image" or m != "miou"],
         }  # fmt: skip
-        stores[modality] = Shards(RESULTS / "d" / f"{kind}-{modality}", settings)
+        stores[modality] = EvaluationDirectory(RESULTS / "d" / f"{kind}-{modality}", settings)
         done[modality] = {row.id for row in stores[modality].rows()}
     refused = {label: why for store in stores.values() for label, why in known(store.directory).refused.items()}
     made = cases(kind, SHOWN[kind], seed, model)
@@ -142,11 +142,11 @@ def evaluate(kind: str, limit: int = ENOUGH, seed: int = 0) -> dict[str, Evaluat
 
 
 def _rows(
-    kind: str, model: nn.Module, number: int, case: Any, ways: list[Contender], left: list[str],
+    kind: str, model: nn.Module, number: int, case: Any, ways: list[MethodSpec], left: list[str],
     refused: dict[str, str], seed: int,
-) -> dict[str, list[Row]]:  # fmt: skip
+) -> dict[str, list[Measurement]]:  # fmt: skip
     """All measurements of one case, by modality."""
-    out: dict[str, list[Row]] = {modality: [] for modality in left}
+    out: dict[str, list[Measurement]] = {modality: [] for modality in left}
     for way in ways:
         if way.label in refused:
             continue
@@ -162,7 +162,7 @@ def _rows(
             scores = _scores(one, e)
             for name, vector in one.measured(scores, hits(model, case, one, scores, seed)).items():
                 said = int(case.right)  # 1: the model is right
-                row = Row(
+                row = Measurement(
                     _name(case, number), way.label, name, tuple(map(float, vector)), said, case.answer, 1, seconds
                 )
                 out[modality].append(row)

@@ -1,4 +1,4 @@
-"""Files are written whole or not at all."""
+"""Atomic file writes: a file is complete or absent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REASONS = {
 
 
 def is_file(name: str) -> bool:
-    """Whether there is a file of this name; a text that is too long for a name, or has a NUL, is none."""
+    """Return whether a file of this name exists; a string that is no valid name gives ``False``."""
     try:
         return Path(name).is_file()
     except (OSError, ValueError):
@@ -31,32 +31,32 @@ def is_file(name: str) -> bool:
 
 
 def shortened(name: str) -> str:
-    """A name for a message."""
+    """Return a name short enough for a message."""
     return name if len(name) <= 100 else f"{name[:100]}…"
 
 
 def write(path: str | Path, content: bytes) -> None:
-    """Write beside, then rename: a reader sees the old file or the whole new one, and a failure leaves no trace.
+    """Write a temporary file, then rename it: readers see the old file or the complete new one.
 
     Example:
         >>> write("report.html", page.encode())
     """
     path = Path(path)
-    beside: Path | None = None
+    temporary: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, "is a directory")
-        beside = path.with_name(f".{path.name[:40]}.{secrets.token_hex(4)}")
-        with beside.open("xb") as file:
+        temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(4)}")
+        with temporary.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
     except OSError as error:
         why = REASONS.get(error.errno or 0, error.strerror or str(error))
         raise WriteError(f"'{path}' could not be written: {why}.") from error
     finally:
-        if beside is not None:
+        if temporary is not None:
             with contextlib.suppress(OSError):
-                beside.unlink()
+                temporary.unlink()

@@ -1,4 +1,4 @@
-"""What something is, in sixteen characters: the same for the same weights or the same words, wherever they lie."""
+"""Fingerprints: hashes of sixteen characters that depend only on weights or values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 
 
 def of_model(model: nn.Module) -> str:
-    """A hash of a model's parameters and buffers.
+    """Return a hash of a model's parameters and buffers.
 
     Example:
         >>> of_model(model)
@@ -27,7 +27,7 @@ def of_model(model: nn.Module) -> str:
 
 
 def of_values(values: Iterable[Any]) -> str:
-    """A hash of texts, numbers, arrays and files (by name and size), in order."""
+    """Return a hash of texts, numbers, arrays and files (by name and size), in order."""
     out = hashlib.sha256()
     for value in values:
         out.update(_bytes(value))
@@ -44,7 +44,7 @@ def _bytes(value: Any) -> bytes:
         return b"".join(_bytes(k) + _bytes(v) for k, v in value.items())
     if isinstance(value, tuple | list):
         return b"".join(_bytes(v) + b"\1" for v in value)
-    if hasattr(value, "__array__") and not isinstance(value, str):  # an array, a picture
+    if hasattr(value, "__array__") and not isinstance(value, str):  # an array or an image
         array = np.asarray(value)
         return f"{array.shape}{array.dtype}".encode() + array.tobytes()
     return f"{type(value).__name__} {value}".encode(errors="surrogatepass")

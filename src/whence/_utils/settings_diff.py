@@ -1,4 +1,4 @@
-"""What results on disk depend on: settings that are compared, so that results of different ones are never mixed."""
+"""Comparison of settings, so that results of different settings are never mixed in one directory."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from ..errors import FileError
 
 
 def require_same(directory: Path, what: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse a directory of other results, with what changed.
+    """Raise :class:`FileError` with the differences if a directory holds results of other settings.
 
     Args:
-        directory: where they are.
-        what: what they are: an evaluation, a run.
-        before: the settings they were made with.
-        now: those of the work that would go on there.
+        directory: of the results.
+        what: the kind of results: an evaluation, a run.
+        before: the settings of the results.
+        now: the settings of the work that would continue there.
     """
-    then, wanted = _flat(before), _flat(now)
-    changed = [k for k in {**then, **wanted} if wanted.get(k) != then.get(k)]
+    old = _flat(before)
+    new = _flat(now)
+    changed = [k for k in {**old, **new} if new.get(k) != old.get(k)]
     if changed:
-        told = "; ".join(f"{k}: {_short(then.get(k))} then, {_short(wanted.get(k))} now" for k in changed)
-        raise FileError(f"'{directory}' holds another {what} ({told}). Choose another directory, or remove it.")
+        differences = "; ".join(f"{k}: {_short(old.get(k))} then, {_short(new.get(k))} now" for k in changed)
+        raise FileError(f"'{directory}' holds another {what} ({differences}). Choose another directory, or remove it.")
 
 
 def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings one by one, by their names."""
+    """Return nested settings as one flat mapping."""
     out: dict[str, Any] = {}
     for name, value in settings.items():
         inner = _flat(value) if isinstance(value, dict) else {"": value}

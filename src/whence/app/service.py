@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from ..counterfactuals import counterfactual
+from ..counterfactuals.counterfactual import counterfactual
 from ..counterfactuals.result import Counterfactual
 from ..errors import MethodError, ModelError, TargetError, WhenceError
 from ..evaluation.random_order_test import Trial, trial

@@ -1,1 +1,1 @@
-"""Bias probing: names and terms swapped in templates, and what changes in the explanations."""
+"""Bias probing: swap names and terms in templates, and measure the change of predictions and relevance."""

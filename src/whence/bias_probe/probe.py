@@ -1,13 +1,14 @@
-"""Whether names or terms sway a model: the same texts, filled with one term after the other.
+"""``whence.probe``: measure how names or terms bias a model, by filling the same texts with one term after the other.
 
-Ali et al. (ICML 2022) looked for a bias of names in SST-2 by relevance. Relevance says what a name counts where it
-stands; a swap says what the model would have said had another stood there. Both are reported, with intervals.
+Ali et al. (ICML 2022) looked for a bias of names in SST-2 by relevance. Relevance is the contribution of a name where
+it stands; a swap shows the prediction with another name in its place. Both are reported, with intervals.
 
-Of ``y_it``, measured of template ``i`` filled with term ``t``, a difference is a contrast ``sum_t c_t y_it``: a group's
-mean minus that of all other terms, or minus a neutral word. Other templates could have been written and other names
-listed, so both are draws (Clark 1973, "The language-as-fixed-effect fallacy"): the variance of the mean is that over
-templates plus that over the terms of each group, its degrees of freedom are Satterthwaite's, the interval is Student's.
-A group of one term is that term, no draw. Differences are corrected for the number of groups (Bonferroni).
+For ``y_it``, measured on template ``i`` filled with term ``t``, a difference is a contrast ``sum_t c_t y_it``: a
+group's mean minus that of all other terms, or minus a neutral word. Other templates could have been written and other
+names listed, so both are draws (Clark 1973, "The language-as-fixed-effect fallacy"): the variance of the mean is that
+over templates plus that over the terms of each group, its degrees of freedom are Satterthwaite's, the interval is
+Student's. A group of one term is that term, not a draw. Differences are corrected for the number of groups
+(Bonferroni).
 """
 
 from __future__ import annotations
@@ -32,25 +33,25 @@ from .._utils.type_checks import counts
 from ..errors import InputError, TargetError
 from ..explainer.explainer import Explainer
 from ..explanations.explanation import Explanation
-from .templates import Filled, Groups, Template, Terms, groups_of, templates_of
+from .templates import FilledTemplate, Groups, Template, Terms, groups_of, templates_of
 
 Floats = npt.NDArray[np.float64]
 Row = dict[str, Any]
 MEASURES = ("probability", "logit", "relevance", "others", "moved")
-ERROR = 0.05  # the chance that any interval of a column misses
+ERROR = 0.05  # the probability that any interval of a column misses
 
 
 @dataclass(frozen=True)
 class Effect:
-    """What was measured of a group.
+    """One measure of a group.
 
     Attributes:
-        group, texts: its name, and how many texts it is of.
-        measure: ``probability`` and ``logit`` of the target, ``relevance`` of the term, ``others``: that of all other
-            words, ``moved``: how far theirs, word by word, is from the mean over all terms (magnitudes summed).
-        against: ``""``: as it is; ``"rest"``: minus all other terms; ``"neutral"``: minus the neutral word.
-        mean, low, high: with its interval.
-        few: too few templates to rely on.
+        group, texts: the name of the group, and the number of its texts.
+        measure: ``probability`` and ``logit`` of the target, ``relevance`` of the term, ``others``: relevance of all
+            other words, ``moved``: the sum over other words of the distance to their mean relevance over all terms.
+        against: ``""``: the value itself; ``"rest"``: minus all other terms; ``"neutral"``: minus the neutral word.
+        mean, low, high: the mean with its interval.
+        few: whether there are too few templates to rely on.
     """
 
     group: str
@@ -64,7 +65,7 @@ class Effect:
 
     @property
     def sure(self) -> float:
-        """The end of the interval that is nearer to zero, or zero if it is inside: how much it is at least."""
+        """The end of the interval that is nearer to zero, or zero if the interval contains it."""
         return 0.0 if self.low <= 0 <= self.high else min(self.low, self.high, key=abs)
 
     def __str__(self) -> str:
@@ -74,14 +75,14 @@ class Effect:
 
 @dataclass
 class Probe:
-    """What was found.
+    """The result of a probe.
 
     Attributes:
         settings: target, method, neutral word, counts of templates and of comparisons, terms unknown to the tokenizer.
-        effects: of every group by every measure, as it is and as differences.
+        effects: every measure of every group, as values and as differences.
         texts: a row for each filled text: ``template``, ``found``, ``group``, ``term``, ``text``, ``tokens`` (of the
-            term), ``prediction``, ``flip`` (it is not what most terms give in this template; not where the model gives
-            a value, which no two texts share), and the measures.
+            term), ``prediction``, ``flip`` (whether it differs from the prediction for most terms in this template; not
+            for regression), and the measures.
     """
 
     settings: Mapping[str, Any]
@@ -95,12 +96,12 @@ class Probe:
 
     @property
     def groups(self) -> list[str]:
-        """Those that surely differ most come first, so that what is measured badly does not lead."""
+        """The groups, those with the most certain difference first."""
         ranked = [e for e in self.effects if (e.measure, e.against) == ("logit", self.against[0])]
         return [e.group for e in sorted(ranked, key=lambda e: -abs(e.sure))]
 
     def effect(self, group: str, measure: str = "logit", against: str = "rest") -> Effect:
-        """One of the effects.
+        """Return one of the effects.
 
         Example:
             >>> found.effect("women", "relevance").sure
@@ -111,7 +112,7 @@ class Probe:
         raise InputError(f"There is no '{measure}' of '{group}' against '{against}' among the effects of this probe.")
 
     def table(self) -> str:
-        """The groups, one a line, as Markdown."""
+        """Return the groups, one per line, as a Markdown table."""
         level = [("probability", "")] if self.effects[0].measure == "probability" else []
         kinds = [*level, *(("logit", a) for a in self.against), *(("relevance", a) for a in ("", self.against[0]))]
         kinds.append(("moved", ""))
@@ -130,8 +131,9 @@ class Probe:
         return [str(len({row["term"] for row in rows})), f"{tokens / len(rows):.1f}", f"{len(rows):,}", *flips]
 
     def notes(self) -> Iterator[str]:
-        """What a reader of the table must know."""
-        s, n = self.settings, self.settings["comparisons"]
+        """Yield the notes below the table."""
+        s = self.settings
+        n = s["comparisons"]
         real = f", {s['real']:,} of them real texts in which one of the terms stood" if s["real"] else ""
         yield f"{s['templates']:,} templates{real}. Target: {s['target']}. Neutral word: {s['neutral']}. {s['method']}."
         many = f" each, so that the {n} of a column hold together in 95 % (Bonferroni)" if n > 1 else ""
@@ -160,26 +162,36 @@ class Probe:
 
 
 def probe(
-    explainer: Explainer, templates: Iterable[Any], terms: Terms, target: int | str | None = None,
-    method: str = "conservative-lrp", *, slot: str = "{name}", neutral: str | None = None, limit: int | None = None,
-    min_count: int = 5, batch_size: int = 16, progress: bool | None = None, **options: Any,
-) -> Probe:  # fmt: skip
+    explainer: Explainer,
+    templates: Iterable[Any],
+    terms: Terms,
+    target: int | str | None = None,
+    method: str = "conservative-lrp",
+    *,
+    slot: str = "{name}",
+    neutral: str | None = None,
+    limit: int | None = None,
+    min_count: int = 5,
+    batch_size: int = 16,
+    progress: bool | None = None,
+    **options: Any,
+) -> Probe:
     """Swap names or terms in texts, and report how prediction and relevance change.
 
     Args:
         explainer: of a model that reads texts.
         templates: texts with a slot, ``"{name} gave a moving performance"``; or real texts (also a dataset), of which
-            those are taken in which one of the terms stands as a word of its own (in a script without spaces: in which
-            its characters stand). Where a text has small letters only, terms are looked for and put in small letters.
-            Of texts that are part of another only that one is taken.
+            those are used that contain one of the terms as a word (in a script without spaces: as characters). In a
+            text of lower-case letters only, terms are matched and inserted in lower case. A text that is contained in
+            another one is left out.
         terms: groups, ``{"women": ["Anna", "Emma"], "men": ["John", "Paul"]}``; or a list, each a group of its own.
-        target: one class for all texts, a number or a label; ``None``: what is predicted most often.
-        method: a name from :func:`whence.list_methods`.
-        slot: what marks the gap in a template.
-        neutral: the word to compare with; ``None``: the tokenizer's mask token, or its unknown token. A model that
-            fills in a mask would fill in this one instead, and is given the unknown token.
-        limit: how many templates, the first ones; ``None``: all.
-        min_count: with fewer templates results are marked.
+        target: one class for all texts, an index or a label; ``None``: the class that is predicted most often.
+        method: a name from :func:`whence.methods`.
+        slot: the placeholder in a template.
+        neutral: the word to compare with; ``None``: the tokenizer's mask token, or its unknown token. For a masked
+            language model, which would fill in this mask instead, it is the unknown token.
+        limit: the number of templates, the first ones; ``None``: all.
+        min_count: results from fewer templates are marked.
         batch_size: texts explained together.
         progress: show a bar on stderr; ``None``: if there is a terminal.
         options: the method's options.
@@ -188,52 +200,107 @@ def probe(
         >>> found = whence.probe(explainer, ["{name} is superb."], {"women": ["Anna", "Emma"], "men": ["John", "Paul"]})
         >>> print(found.table())
     """
+    _require_texts_and_class(explainer, target)
+    counts(batch_size=batch_size, min_count=min_count, **({} if limit is None else {"limit": limit}))
+    design = _design(explainer, templates, groups_of(terms), slot, neutral, limit)
+
+    def explain(texts: list[str], wanted: int | str | None) -> Iterator[Explanation]:
+        return explainer.stream(texts, method, wanted, batch_size=batch_size, **options)
+
+    if target is None:
+        target = _most_predicted(explain([filled[-1].text for filled in design.filled], None))
+    texts = [one.text for filled in design.filled for one in filled]
+    rows = list(_rows(design, track(explain(texts, target), len(texts), "Probing", progress)))
+    return _result(design, rows, method, min_count, getattr(_tokenizer(explainer), "unk_token", None))
+
+
+@dataclass(frozen=True)
+class _Design:
+    """The texts of a probe.
+
+    Attributes:
+        groups: terms by group.
+        templates: the texts with gaps.
+        columns: group and term of each text of a template; the neutral word, if there is one, is last, without a group.
+        filled: the filled texts of each template.
+        neutral: the neutral word.
+    """
+
+    groups: Groups
+    templates: list[Template]
+    columns: list[tuple[str, str]]
+    filled: list[list[FilledTemplate]]
+    neutral: str | None
+
+
+def _require_texts_and_class(explainer: Explainer, target: Any) -> None:
     if explainer.modality != "text":
         raise InputError(f"Terms are swapped in texts, and this model reads {explainer.modality}.")
     if not (target is None or isinstance(target, int | str)):
         raise TargetError(f"All texts are compared by one class, a number or a label, not by {type(target).__name__}.")
-    counts(batch_size=batch_size, min_count=min_count, **({} if limit is None else {"limit": limit}))
-    groups = groups_of(terms)
-    gaps = list(islice(templates_of(templates, [term for own in groups.values() for term in own], slot), limit))
-    if not gaps:
+
+
+def _design(
+    explainer: Explainer,
+    texts: Iterable[Any],
+    groups: Groups,
+    slot: str,
+    neutral: str | None,
+    limit: int | None,
+) -> _Design:
+    """Fill every template with every term and with the neutral word."""
+    terms = [term for own in groups.values() for term in own]
+    templates = list(islice(templates_of(texts, terms, slot), limit))
+    if not templates:
         raise InputError(f"None of the texts has the slot '{slot}', or one of the terms as a word of its own.")
-    tokenizer = getattr(explainer.reader, "tokenizer", None)
-    special, unknown = getattr(tokenizer, "all_special_tokens", ()), getattr(tokenizer, "unk_token", None)
     neutral = neutral or _neutral(explainer)
     if len(groups) == 1 and not neutral:
         raise InputError("There is one group of terms and no neutral word: give something to compare it with.")
-    columns = [(name, term) for name, own in groups.items() for term in own] + ([("", neutral)] if neutral else [])
+    columns = [(name, term) for name, own in groups.items() for term in own]
+    if neutral:
+        columns.append(("", neutral))
     _check_masks(explainer, [term for _, term in columns])
-    filled = [[gap.fill(term, term in special) for _, term in columns] for gap in gaps]
+    special = getattr(_tokenizer(explainer), "all_special_tokens", ())
+    filled = [[template.fill(term, term in special) for _, term in columns] for template in templates]
+    return _Design(groups, templates, columns, filled, neutral)
 
-    def ask(texts: list[str], wanted: int | str | None = None) -> Iterator[Explanation]:
-        return explainer.stream(texts, method, wanted, batch_size=batch_size, **options)
 
-    if target is None:
-        first = ask([each[-1].text for each in filled])
-        said = Counter(int(e.prediction[0]) for e in first if e.prediction is not None)
-        target = said.most_common(1)[0][0] if said else None
-    texts = [one.text for each in filled for one in each]
-    rows = list(_rows(gaps, columns, filled, track(ask(texts, target), len(texts), "Probing", progress)))
-    comparisons = len(groups) if len(groups) > 2 else 1
+def _most_predicted(explanations: Iterable[Explanation]) -> int | None:
+    """Return the class that is predicted most often; ``None`` for a model without classes."""
+    predictions = Counter(int(e.prediction[0]) for e in explanations if e.prediction is not None)
+    return predictions.most_common(1)[0][0] if predictions else None
+
+
+def _result(design: _Design, rows: list[Row], method: str, min_count: int, unknown: str | None) -> Probe:
+    """Return the effects of all groups; ``unknown`` is the tokenizer's unknown token."""
+    comparisons = len(design.groups) if len(design.groups) > 2 else 1
     settings = {
-        "target": rows[0]["target"], "method": method, "neutral": neutral, "templates": len(gaps),
-        "real": sum(bool(gap.found) for gap in gaps), "comparisons": comparisons, "min_count": min_count,
+        "target": rows[0]["target"],
+        "method": method,
+        "neutral": design.neutral,
+        "templates": len(design.templates),
+        "real": sum(bool(template.found) for template in design.templates),
+        "comparisons": comparisons,
+        "min_count": min_count,
         "unknown": sorted({row["term"] for row in rows if row["group"] and unknown in row["tokens"].split()}),
-    }  # fmt: skip
-    return Probe(settings, list(_effects(rows, groups, len(columns), comparisons, min_count)), rows)
+    }
+    return Probe(settings, list(_effects(rows, design, comparisons, min_count)), rows)
+
+
+def _tokenizer(explainer: Explainer) -> Any:
+    return getattr(explainer.reader, "tokenizer", None)
 
 
 def _neutral(explainer: Explainer) -> str | None:
-    """The tokenizer's mask token; its unknown token where there is none, or where the model fills in masks."""
-    tokenizer, fills = getattr(explainer.reader, "tokenizer", None), getattr(explainer.reader, "fills", False)
-    mask = None if fills else getattr(tokenizer, "mask_token", None)
-    return mask or getattr(tokenizer, "unk_token", None)
+    """Return the tokenizer's mask token; its unknown token where there is none, or where the model fills in masks."""
+    fills = getattr(explainer.reader, "fills", False)
+    mask = None if fills else getattr(_tokenizer(explainer), "mask_token", None)
+    return mask or getattr(_tokenizer(explainer), "unk_token", None)
 
 
 def _check_masks(explainer: Explainer, terms: Iterable[str]) -> None:
-    """Refuse terms that a masked language model would fill in, in place of the mask of the template."""
-    mask = getattr(getattr(explainer.reader, "tokenizer", None), "mask_token", None)
+    """Raise for terms that a masked language model would fill in instead of the mask of the template."""
+    mask = getattr(_tokenizer(explainer), "mask_token", None)
     if getattr(explainer.reader, "fills", False) and mask and any(mask in term for term in terms):
         raise InputError(
             f"The model fills in the first {mask} of a text, so {mask} as a term, or as the neutral word, would change "
@@ -241,15 +308,11 @@ def _check_masks(explainer: Explainer, terms: Iterable[str]) -> None:
         )
 
 
-def _rows(
-    gaps: Sequence[Template],
-    columns: Sequence[tuple[str, str]],
-    filled: Sequence[Sequence[Filled]],
-    found: Iterator[Explanation],
-) -> Iterator[Row]:
-    """A row for each filled text, template by template."""
-    for i, (gap, texts) in enumerate(zip(gaps, filled, strict=True)):
-        explained = list(islice(found, len(texts)))
+def _rows(design: _Design, explanations: Iterator[Explanation]) -> Iterator[Row]:
+    """Yield a row for each filled text, template by template."""
+    columns = design.columns
+    for i, (template, texts) in enumerate(zip(design.templates, design.filled, strict=True)):
+        explained = list(islice(explanations, len(texts)))
         read = [_read(e, text) for e, text in zip(explained, texts, strict=True)]
         classes = explained[0].prediction is not None and explained[0].task != "regression"
         listed = [(row, others) for (row, others), (group, _) in zip(read, columns, strict=True) if group]
@@ -257,14 +320,15 @@ def _rows(
         mean = np.mean([others for _, others in listed], 0)
         for (group, term), (row, others) in zip(columns, read, strict=True):
             flip = {"flip": row["prediction"] != usual} if classes else {}
-            place = {"template": i, "found": gap.found, "group": group, "term": term}
+            place = {"template": i, "found": template.found, "group": group, "term": term}
             yield {**place, **row, **flip, "others": float(others.sum()), "moved": float(np.abs(others - mean).sum())}
 
 
-def _read(e: Explanation, filled: Filled) -> tuple[Row, Floats]:
-    """What the model said, the term's relevance (of all tokens that have a letter of it), and each other word's."""
+def _read(e: Explanation, filled: FilledTemplate) -> tuple[Row, Floats]:
+    """Return the prediction with the relevance of the term (of all tokens that overlap it), and of each other word."""
     tokens: list[str] = []
-    relevance, others = 0.0, np.zeros(len(filled.others) + 1)
+    relevance = 0.0
+    others = np.zeros(len(filled.others) + 1)
     for token, (start, end), score in zip(e.tokens[0], e.offsets[0], e.scores[0].tolist(), strict=True):
         within = [start < high and end > low for low, high in filled.places]
         if any(within):
@@ -272,16 +336,18 @@ def _read(e: Explanation, filled: Filled) -> tuple[Row, Floats]:
             tokens += [token] if within[0] else []
         elif end > start:
             others[bisect_right(filled.others, end - 1)] += score
-    chances = e.probabilities
+    probabilities = e.probabilities
     return {
         "text": filled.text, "tokens": " ".join(tokens), "target": e.target_names[0],
         "prediction": e.prediction_names[0], "logit": float(e.value[0]), "relevance": relevance,
-        "probability": None if chances is None or e.target is None else float(chances[0, int(e.target[0])]),
+        "probability": None if probabilities is None or e.target is None else float(probabilities[0, int(e.target[0])]),
     }, others  # fmt: skip
 
 
-def _effects(rows: Sequence[Row], groups: Groups, width: int, comparisons: int, min_count: int) -> Iterator[Effect]:
-    """Every group by every measure: as it is, against the other terms, against the neutral word."""
+def _effects(rows: Sequence[Row], design: _Design, comparisons: int, min_count: int) -> Iterator[Effect]:
+    """Yield every measure of every group: its value, against the other terms, against the neutral word."""
+    groups = design.groups
+    width = len(design.columns)
     ends = list(accumulate(len(own) for own in groups.values()))
     draws = [range(end - len(own), end) for end, own in zip(ends, groups.values(), strict=True)]
     for measure in (m for m in MEASURES if rows[0][m] is not None):
@@ -300,9 +366,10 @@ def _effects(rows: Sequence[Row], groups: Groups, width: int, comparisons: int, 
 
 
 def interval(values: Floats, contrast: Floats, draws: Sequence[range], error: float) -> tuple[float, float, float]:
-    """The mean of a contrast ``[terms]`` of values ``[templates, terms]``, and the ends of its interval.
+    """Return the mean of a contrast ``[terms]`` of values ``[templates, terms]``, and the ends of its interval.
 
-    Templates are draws, and so are the terms of each of ``draws``; ``error`` is the chance that the interval misses.
+    Templates are draws, and so are the terms of each of ``draws``; ``error`` is the probability that the interval
+    misses.
     """
     each = values @ contrast
     mean = float(each.mean())
@@ -327,10 +394,11 @@ def _comma_separated(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def _drawn(found: Probe, kind: str) -> bytes:
-    """Differences with their intervals, a group a line: of the answer, and of the term's relevance."""
+    """Draw the differences of logit and relevance with their intervals, one group per line."""
     need("matplotlib", "figures", "figures").use("Agg")
     plt = need("matplotlib.pyplot", "figures", "figures")
-    against, groups = found.against[0], found.groups[::-1]
+    against = found.against[0]
+    groups = found.groups[::-1]
     figure, axes = plt.subplots(1, 2, figsize=(9, 1.2 + 0.25 * len(groups)), sharey=True, layout="tight")
     for axis, name in zip(axes, ("logit", "relevance"), strict=True):
         effects = [found.effect(group, name, against) for group in groups]

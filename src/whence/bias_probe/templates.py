@@ -1,4 +1,4 @@
-"""Texts with gaps, and the terms that are put into them: what :func:`whence.probe` asks a model about."""
+"""Templates, and the terms that fill them: the texts of :func:`whence.probe`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ..results.word_segmentation import UNSPACED, characters, words
 Terms = Mapping[str, Sequence[str]] | Sequence[str]
 Groups = Mapping[str, tuple[str, ...]]
 RANGES = "".join(f"{chr(low)}-{chr(high)}" for low, high in UNSPACED)
-SPACED = rf"[^\W{RANGES}]"  # a letter of a script that is written with spaces between words
+SPACED = rf"[^\W{RANGES}]"  # a letter of a script with spaces between words
 
 
-class Filled(NamedTuple):
-    """A text, where the term stands in it, and where its other words begin."""
+class FilledTemplate(NamedTuple):
+    """A filled template: its text, the spans of the term, and the starts of the other words."""
 
     text: str
     places: list[tuple[int, int]]
@@ -31,9 +31,9 @@ class Template:
     """A text with gaps.
 
     Attributes:
-        parts: what stands before, between and after the gaps.
-        found: the term that stood there, if it was a real text.
-        small: it is written wholly in small letters, and so are the terms in it.
+        parts: the text before, between and after the gaps.
+        found: the term that was there, if it was a real text.
+        small: whether it is all lower case, and so are the terms in it.
     """
 
     parts: tuple[str, ...]
@@ -42,7 +42,7 @@ class Template:
 
     @classmethod
     def of(cls, text: str, terms: Sequence[str], slot: str) -> Template | None:
-        """A template as it was written; of a real text, with a gap for the first term in it; ``None`` without any."""
+        """Return the template of a text: its slots, or gaps for the first term in a real text; ``None`` without any."""
         if slot in text:
             return cls(tuple(text.split(slot)))
         small = text.islower()
@@ -56,19 +56,19 @@ class Template:
         parts = (text[a:b] for a, b in zip(edges[::2], edges[1::2], strict=True))
         return cls(tuple(parts), written[first], small)
 
-    def fill(self, term: str, as_it_is: bool = False) -> Filled:
-        """The text with a term in every gap.
+    def fill(self, term: str, as_it_is: bool = False) -> FilledTemplate:
+        """Return the text with a term in every gap.
 
         Args:
-            term: what is put there, in small letters where the text is.
-            as_it_is: keep its capitals there, too: it is a token that the tokenizer knows by its spelling.
+            term: it is put in lower case where the text is.
+            as_it_is: keep its case there, too: it is a special token of the tokenizer.
 
         Example:
             >>> Template(("", " smiled.")).fill("Anna").text
             'Anna smiled.'
         """
         term = term.lower() if self.small and not as_it_is else term
-        out = Filled(term.join(self.parts), [], [])
+        out = FilledTemplate(term.join(self.parts), [], [])
         at = 0
         for part in self.parts:
             out.others.extend(at + start for start, _ in words(part))
@@ -79,19 +79,19 @@ class Template:
 
 
 def _places(text: str, terms: Iterable[str]) -> list[tuple[int, int]]:
-    """Where terms stand in a text as words of their own; of several that begin at one place, the longest."""
+    """Return the spans of terms in a text as whole words; of several that begin at one place, the longest."""
     found = [match.span() for match in _pattern(tuple(terms)).finditer(text)]
     if not found:
         return []
-    edges = {0, *(end for _, end in characters(text))}  # an accent is no character of its own
+    edges = {0, *(end for _, end in characters(text))}  # a combining accent belongs to the character before it
     return [(start, end) for start, end in found if start in edges and end in edges]
 
 
 @functools.lru_cache(maxsize=8)
 def _pattern(terms: tuple[str, ...]) -> re.Pattern[str]:
-    """Any of some terms, where no letter of a spaced script stands beside a letter of one.
+    """Return a pattern of any of the terms, as whole words in scripts with spaces.
 
-    In a script without spaces nothing tells where a word ends: there a term stands wherever its characters do.
+    In a script without spaces words have no visible ends: there a term matches wherever its characters are.
     """
     spaced: list[str] = []
     unspaced: list[str] = []
@@ -103,7 +103,7 @@ def _pattern(terms: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def templates_of(texts: Iterable[Any], terms: Sequence[str], slot: str) -> Iterator[Template]:
-    """Texts with a slot as they come, then the real ones in which a term stands, none of which is part of another."""
+    """Yield texts with a slot, then real texts with a term in them that are not contained in another one."""
     if isinstance(texts, str) or not isinstance(texts, Iterable):
         raise InputError(f"Templates are a list of texts, not {_told(texts)}: put a single one in a list.")
     if not isinstance(slot, str) or not slot:
@@ -122,7 +122,7 @@ def templates_of(texts: Iterable[Any], terms: Sequence[str], slot: str) -> Itera
 
 
 def groups_of(terms: Terms) -> Groups:
-    """Terms by group; of a list, each by itself."""
+    """Return terms by group; each term of a list is a group of its own."""
     named = terms if isinstance(terms, Mapping) else {term: [term] for term in _listed(terms, "Terms are")}
     groups: dict[str, tuple[str, ...]] = {}
     for name, own in named.items():
@@ -141,7 +141,7 @@ def groups_of(terms: Terms) -> Groups:
 
 
 def _listed(terms: Any, what: str) -> list[str]:
-    """Terms that are a list of texts, or a sentence."""
+    """Return terms as a list; raise if they are not a list of texts."""
     if isinstance(terms, str) or not isinstance(terms, Iterable):
         raise InputError(f"{what} a list of texts, not {_told(terms)}: put a single one in a list.")
     listed = list(terms)

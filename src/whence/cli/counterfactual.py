@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from ..counterfactuals import counterfactual as flipped
 from ..counterfactuals import save
 from ..counterfactuals.counterfactual import BUDGET
+from ..counterfactuals.counterfactual import counterfactual as flipped
 from ..counterfactuals.result import WRITERS, to_json
 from .inputs import Inputs, read
 from .options import Device, Dtype, Model, Option, Pickle, Remote, Text, Truncate, guarded, load, options_of, target_of

@@ -9,9 +9,9 @@ import typer
 
 from ..datasets import load as load_dataset
 from ..errors import InputError
-from ..evaluation import evaluate as measured
-from ..evaluation import measures as all_measures
 from ..evaluation.curve_plot import save_curves
+from ..evaluation.evaluate import evaluate as measured
+from ..evaluation.measure import list_measures
 from .options import Device, Dtype, Model, Pickle, Remote, guarded, load, target_of
 
 LIST = "Names with commas between"
@@ -94,7 +94,7 @@ def pairs(words: list[str] | None) -> dict[str, str]:
 def measures() -> None:
     """List what can be measured of an explanation, which way is better, and the paper."""
     better = {True: "higher", False: "lower", None: "-"}
-    rows = [(name, better[m.higher], " ".join(sorted(m.needs)) or "-", m.paper) for name, m in all_measures().items()]
+    rows = [(name, better[m.higher], " ".join(sorted(m.needs)) or "-", m.paper) for name, m in list_measures().items()]
     head = ("measure", "better", "needs", "paper")
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     for row in [head, *rows]:

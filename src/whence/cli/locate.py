@@ -10,8 +10,9 @@ import typer
 
 from ..errors import InputError
 from ..explainer.explainer import Explainer
-from ..localisation import Coco, Region, finds_objects, segment
-from ..localisation import locate as located
+from ..localisation import Coco, Region, finds_objects
+from ..localisation.locate import locate as located
+from ..localisation.segment import segment
 from ..results.input_origin import ImageOrigin
 from .inputs import read
 from .options import Device, Dtype, Model, Option, Pickle, Remote, Target, Text, guarded, load, options_of, target_of

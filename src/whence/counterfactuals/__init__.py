@@ -1,10 +1,9 @@
-"""What would have to be otherwise for the model to say something else: the smallest change that flips a prediction.
+"""Counterfactuals: the smallest change of an input that flips a prediction.
 
-Found from the order that relevance gives, made smaller by search, and always checked by the model itself.
+The search starts in the order of relevance, shrinks the set of changes, and checks every result with a forward pass.
 """
 
-from .counterfactual import counterfactual
 from .edits import Change
-from .result import Answer, Counterfactual, save
+from .result import Counterfactual, Prediction, save
 
-__all__ = ["Answer", "Change", "Counterfactual", "counterfactual", "save"]
+__all__ = ["Change", "Counterfactual", "Prediction", "save"]

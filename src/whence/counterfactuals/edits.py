@@ -1,4 +1,4 @@
-"""An input's changed forms: what can be changed in it, and what the model is given when some of it is."""
+"""Edits of one input: the changes that can be made, and the model's input with some of them made."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from ..errors import InputError, WhenceWarning
-from ..evaluation.feature_removal import PIXELS, TOKENS, Rows, blank, removal, token
+from ..evaluation.feature_removal import PIXELS, TOKENS, SequenceRemoval, blank, removal_for, token
 from ..explainer.explainer import Explainer
 from ..explanations.explanation import Explanation
 from ..inputs.sample import Sample
@@ -20,7 +20,7 @@ from ..results.result import Patch, Position, Unit
 from ..results.word_segmentation import Piece, Word
 from .rewriting import rewritten
 
-SIDE = 224  # pixels: a picture's blurred form is made no larger than this, and enlarged
+SIDE = 224  # pixels: an image is blurred at no larger size than this, then enlarged
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -32,12 +32,12 @@ class Change(NamedTuple):
 
 
 class Editor(Protocol):
-    """Makes changed forms of one input.
+    """An editor of one input.
 
     Attributes:
         elements: every change that can be made.
-        places: of each, which word, patch or position it changes; of those with the same, only one is made.
-        likely: of each, how well it fits (a logarithm of a probability); 0 for removals.
+        places: for each change, the word, patch or position that it changes; at most one change per place is made.
+        likely: for each change, the log-probability of the new word; 0 for removals.
     """
 
     elements: list[Change]
@@ -45,23 +45,23 @@ class Editor(Protocol):
     likely: list[float]
 
     def changed(self, chosen: frozenset[int]) -> Any:
-        """The input with some changes made, as the user would give it."""
+        """Return the input with some changes made, as the user would give it."""
         ...
 
     def sample(self, chosen: frozenset[int]) -> Sample | None:
-        """The same as the model takes it; ``None`` if nothing is left that could be read."""
+        """Return the same as the model takes it; ``None`` if nothing readable is left."""
         ...
 
 
-class Written:
-    """Changes as the user would make them, in the text and in the picture, which are then read again.
+class RawInputEditor:
+    """An editor of the raw text or image, which is tokenized or processed again after each edit.
 
     Args:
-        explainer: reads them.
-        raw: what the user gave.
-        sample: the same as it was read.
+        explainer: reads the edited inputs.
+        raw: the user's input.
+        sample: the same as tensors.
         e: an explanation of it, with the scores of its words and patches.
-        baseline: what is painted over patches: ``"zero"``, ``"mean"`` or ``"blur"``.
+        baseline: what patches are replaced with: ``"zero"``, ``"mean"`` or ``"blur"``.
     """
 
     def __init__(self, explainer: Explainer, raw: Any, sample: Sample, e: Explanation, baseline: str) -> None:
@@ -72,15 +72,15 @@ class Written:
         self.joint = _joint(raw) if explainer.modality == "image and text" else None
         self.blank = None if self.image is None else _blank(self.image.image, baseline)
         words = [] if self.text is None else [Change(word(p)) for p in readable(explainer, sample, e)]
-        self.elements = words + ([] if self.image is None else [Change(p) for p in _seen(e, self.image)])
+        self.elements = words + ([] if self.image is None else [Change(p) for p in _visible_patches(e, self.image)])
         self.places = list(range(len(self.elements)))
         self.likely = [0.0] * len(self.elements)
 
     def exchange(self, words: Mapping[int, Sequence[tuple[str, float]]]) -> None:
-        """From now on, words are not removed but exchanged.
+        """Replace words from now on instead of removing them.
 
         Args:
-            words: of each place, the words that can stand there instead, with the logarithm of their probability.
+            words: for each place, the words that can replace it, with their log-probabilities.
         """
         at = [(place, new, likely) for place, each in words.items() for new, likely in each]
         self.elements = [Change(self.elements[place].unit, new) for place, new, _ in at]
@@ -88,42 +88,42 @@ class Written:
         self.likely = [likely for _, _, likely in at]
 
     def changed(self, chosen: frozenset[int]) -> Any:
-        """A text, a pair of texts, a picture ``[height, width, 3]``, or a mapping of picture and text."""
+        """Return a text, a pair of texts, an image ``[height, width, 3]``, or a mapping of image and text."""
         made = [self.elements[i] for i in sorted(chosen)]
         parts = {} if self.joint is None else dict(self.joint)
         if self.text is not None:
             parts["text"] = texts(self.text, made)
         if self.image is not None and self.blank is not None:
-            parts["image"] = _painted(self.image.image, self.blank, [change.unit for change in made])
+            parts["image"] = _replaced(self.image.image, self.blank, [change.unit for change in made])
         return parts if self.joint is not None else next(iter(parts.values()))
 
     def sample(self, chosen: frozenset[int]) -> Sample | None:
-        """Read again; a text of which nothing is left cannot be."""
+        """Read the edited input again; ``None`` if nothing is left of a text."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", WhenceWarning)  # that it is too long was said when it was explained
+            warnings.simplefilter("ignore", WhenceWarning)  # truncation was reported when the input was explained
             try:
                 return self.explainer.read(self.changed(chosen))
             except InputError:
                 return None
 
 
-class Covered:
-    """Changes of what the model is given: tokens, patches or positions replaced as in an evaluation.
+class TensorEditor:
+    """An editor of the model's tensors: tokens, patches or positions replaced by a baseline, as in an evaluation.
 
     Args:
-        explainer: what explained it.
+        explainer: made the explanation.
         sample: the input as tensors.
         e: an explanation of it.
-        baseline: a name from :mod:`whence.evaluation.feature_removal`; ``None``: what is usual there.
+        baseline: a name from :mod:`whence.evaluation.feature_removal`; ``None``: the default there.
     """
 
     def __init__(self, explainer: Explainer, sample: Sample, e: Explanation, baseline: str | None) -> None:
         self.given = sample
-        self.removal = removal(explainer, sample, e, baseline, "patch", False)
+        self.removal = removal_for(explainer, sample, e, baseline, "patch", False)
         self.text = next((o for o in e.origins[0].values() if isinstance(o, TextOrigin)), None) if e.origins else None
         scores = self.removal.scores(e)
         self.count = len(scores)
-        if isinstance(self.removal, Rows):
+        if isinstance(self.removal, SequenceRemoval):
             at = self.removal.at.tolist()
             feature = {position: i for i, position in enumerate(at)}
             pieces = [] if self.text is None else readable(explainer, sample, e)
@@ -138,17 +138,20 @@ class Covered:
         self.elements = [Change(unit) for unit in units]
         self.places = list(range(len(units)))
         self.likely = [0.0] * len(units)
-        self.instead = _instead(explainer, baseline) if self.text is not None else ""
+        self.baseline_text = _baseline_text(explainer, baseline) if self.text is not None else ""
 
     def changed(self, chosen: frozenset[int]) -> Any:
-        """The text, with what stands in for its tokens; the model's arguments, where these were given."""
+        """Return the text with the baseline of its replaced tokens; tensors where tensors were given."""
         if self.text is None:
             return self._tensors(chosen)
-        made = [Change(self.elements[i].unit, " ".join([self.instead] * len(self.features[i]))) for i in sorted(chosen)]
+        made = [
+            Change(self.elements[i].unit, " ".join([self.baseline_text] * len(self.features[i])))
+            for i in sorted(chosen)
+        ]
         return texts(self.text, made)
 
     def sample(self, chosen: frozenset[int]) -> Sample | None:
-        """The model's arguments."""
+        """Return the model's arguments."""
         return Sample(self._tensors(chosen), {}, position=self.given.position, alone=self.given.alone)
 
     def _tensors(self, chosen: frozenset[int]) -> dict[str, torch.Tensor]:
@@ -158,11 +161,11 @@ class Covered:
 
 
 def editor_for(explainer: Explainer, raw: Any, sample: Sample, e: Explanation, remove: str | None) -> Editor:
-    """What makes changed forms of an input.
+    """Return the editor of an input.
 
     Args:
-        explainer: what explained it.
-        raw: what the user gave.
+        explainer: made the explanation.
+        raw: the user's input.
         sample: the same as tensors.
         e: the explanation.
         remove: how words or patches are removed; ``None``: words are deleted, patches blurred.
@@ -173,8 +176,8 @@ def editor_for(explainer: Explainer, raw: Any, sample: Sample, e: Explanation, r
             "pictures."
         )
     if remove in TOKENS or not sample.origins:
-        return Covered(explainer, sample, e, None if remove == "delete" else remove)
-    found = Written(explainer, raw, sample, e, remove if remove in PIXELS else "blur")
+        return TensorEditor(explainer, sample, e, None if remove == "delete" else remove)
+    found = RawInputEditor(explainer, raw, sample, e, remove if remove in PIXELS else "blur")
     if not found.elements:
         raise InputError(
             "Counterfactuals change the words of a text or the patches of a picture, and in this input none was found "
@@ -189,9 +192,9 @@ def editor_for(explainer: Explainer, raw: Any, sample: Sample, e: Explanation, r
 
 
 def texts(origin: TextOrigin, made: Sequence[Change]) -> Any:
-    """What was read of the user's text, or pair of texts, with changes made.
+    """Return the part of the user's text, or pair of texts, that the model read, with changes made.
 
-    What was not read is left out: otherwise the model would come to read it when words before it are taken out.
+    The truncated part is left out: otherwise it would move into the input when words before it are removed.
     """
     out = []
     for part, text in enumerate(origin.texts):
@@ -202,8 +205,14 @@ def texts(origin: TextOrigin, made: Sequence[Change]) -> Any:
     return out[0] if len(out) == 1 else tuple(out)
 
 
+def changed_image(changed: Any) -> Bytes | None:
+    """Return the image ``[height, width, 3]`` of a changed input, where it has one."""
+    image = changed.get("image") if isinstance(changed, Mapping) else changed
+    return image if isinstance(image, np.ndarray) else None
+
+
 def was_read(origin: TextOrigin, part: int) -> tuple[int, int]:
-    """Start and end of what the model read of a text: all of it, or all but its end or its beginning."""
+    """Return start and end of the part of a text that the model read; truncation is at its end or its beginning."""
     low, high = 0, len(origin.texts[part])
     for span in origin.unread:
         if span.part == part and span.end == len(origin.texts[part]):
@@ -214,7 +223,7 @@ def was_read(origin: TextOrigin, part: int) -> tuple[int, int]:
 
 
 def readable(explainer: Explainer, sample: Sample, e: Explanation) -> list[Piece]:
-    """The words that the model read, but not the place that it is to fill in."""
+    """Return the words that the model read, without a mask token that it is to fill in."""
     stream, origin = next((name, o) for name, o in e.origins[0].items() if isinstance(o, TextOrigin))
     gap = sample.position if getattr(explainer.reader, "fills", False) else None
     pieces = origin.pieces(e.streams[stream][0].tolist())
@@ -222,13 +231,13 @@ def readable(explainer: Explainer, sample: Sample, e: Explanation) -> list[Piece
 
 
 def word(piece: Piece) -> Word:
-    """A piece that has a score, as a word."""
+    """Return a piece that has a score as a word."""
     assert piece.score is not None
     return Word(piece.text, piece.score, piece.start, piece.end, piece.part)
 
 
-def _instead(explainer: Explainer, baseline: str | None) -> str:
-    """How a token that stands in for others is written."""
+def _baseline_text(explainer: Explainer, baseline: str | None) -> str:
+    """Return how the baseline token is written in a text."""
     name, value = token(explainer, baseline)
     tokenizer = getattr(explainer.reader, "tokenizer", None)
     spell = getattr(tokenizer, "convert_ids_to_tokens", None)
@@ -239,8 +248,8 @@ def _joint(raw: Any) -> dict[str, Any]:
     return dict(raw) if isinstance(raw, Mapping) else dict(zip(("image", "text"), raw, strict=True))
 
 
-def _seen(e: Explanation, origin: ImageOrigin) -> list[Patch]:
-    """The patches that lie on the picture."""
+def _visible_patches(e: Explanation, origin: ImageOrigin) -> list[Patch]:
+    """Return the patches that lie on the image."""
     assert e.grid is not None
     if e.grid == origin.size:
         raise InputError("The explanation is of pixels: choose a method, or `at`, that scores patches.")
@@ -254,7 +263,7 @@ def _seen(e: Explanation, origin: ImageOrigin) -> list[Patch]:
 
 
 def _blank(image: Bytes, baseline: str) -> Bytes:
-    """What is painted over a picture's patches, ``[height, width, 3]``."""
+    """Return the baseline of an image, ``[height, width, 3]``."""
     resize = torch.nn.functional.interpolate
     pixels = torch.from_numpy(image.copy()).permute(2, 0, 1)[None].float()
     height, width = image.shape[:2]
@@ -264,11 +273,11 @@ def _blank(image: Bytes, baseline: str) -> Bytes:
     return np.asarray(whole[0].permute(1, 2, 0).round().clamp(0, 255).byte().numpy())
 
 
-def _painted(image: Bytes, over: Bytes, units: Sequence[Unit]) -> Bytes:
-    """A picture with some patches painted over."""
+def _replaced(image: Bytes, baseline: Bytes, units: Sequence[Unit]) -> Bytes:
+    """Return the image with some patches replaced by the baseline."""
     out = image.copy()
     for unit in units:
         if isinstance(unit, Patch) and unit.box is not None:
             left, top, right, bottom = unit.box
-            out[top:bottom, left:right] = over[top:bottom, left:right]
+            out[top:bottom, left:right] = baseline[top:bottom, left:right]
     return out

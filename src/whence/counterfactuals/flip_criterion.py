@@ -1,4 +1,4 @@
-"""Which answer counts as flipped, and how far an answer is from it."""
+"""Which predictions count as flipped, and the margin of a prediction to the decision boundary."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from ..evaluation.case import Floats
 
 
 @dataclass(frozen=True)
-class Question:
-    """Does the model still say what it said?
+class FlipCriterion:
+    """When a prediction counts as flipped.
 
     Attributes:
-        said: the class that the model named; of a multi-label model, the class that is asked about.
-        wanted: the class that it shall name instead; ``None``: any other.
-        several: whether several classes can be true, so that each is answered by yes or no.
-        yes: what the answer to ``said`` was, where several can be true.
+        predicted: the predicted class; for a multi-label model, the class whose decision shall flip.
+        wanted: the class that shall be predicted instead; ``None``: any other.
+        multi_label: whether each class is decided by itself, by the sign of its logit.
+        positive: for a multi-label model, whether ``predicted`` was decided as true.
     """
 
-    said: int
+    predicted: int
     wanted: int | None = None
-    several: bool = False
-    yes: bool = True
+    multi_label: bool = False
+    positive: bool = True
 
     @property
     def watched(self) -> int:
-        """The class whose probability is followed."""
-        return self.said if self.wanted is None else self.wanted
+        """The class whose probability is reported before and after."""
+        return self.predicted if self.wanted is None else self.wanted
 
     def margins(self, logits: Floats) -> Floats:
-        """``[n]``, from ``[n, classes]``: above 0 where the answer is flipped, below by how much it is not."""
+        """Return ``[n]`` margins of logits ``[n, classes]``: above 0 where the prediction is flipped."""
         own = logits[:, self.watched]
-        if self.several:
-            return np.asarray(-own if self.yes else own)
+        if self.multi_label:
+            return np.asarray(-own if self.positive else own)
         ahead = own - np.delete(logits, self.watched, axis=1).max(1)
         return np.asarray(-ahead if self.wanted is None else ahead)
 
     def probabilities(self, logits: Floats) -> Floats:
-        """``[n, classes]``: by softmax, or one by one where several classes can be true."""
-        if self.several:
+        """Return probabilities ``[n, classes]``: softmax, or sigmoid for a multi-label model."""
+        if self.multi_label:
             return np.asarray(0.5 * (1 + np.tanh(logits / 2)))
         powers = np.exp(logits - logits.max(-1, keepdims=True))
         return np.asarray(powers / powers.sum(-1, keepdims=True))

@@ -1,8 +1,9 @@
-"""A counterfactual as a page: what is changed, marked in the input, and the explanation from which it was found."""
+"""The HTML page of a counterfactual: the changes marked in the input, and the explanation that ordered the search."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from ..explanations.view_builder import cards
 from ..render.html.image import LARGEST, photo, shrink
@@ -13,32 +14,34 @@ from ..render.html.text import direction
 from ..results.input_origin import ImageOrigin, TextOrigin
 from ..results.result import Patch
 from ..results.word_segmentation import Word
-from .edits import Change, was_read
-from .result import Counterfactual, picture_of
+from .edits import Change, changed_image, was_read
+
+if TYPE_CHECKING:
+    from .result import Counterfactual
 
 INTRO = "What would have to be otherwise for the model to say something else. What is shown was checked by the model."
 
 
 def page(found: Sequence[Counterfactual]) -> str:
-    """One document that opens by a double click, with all that it needs.
+    """Return one self-contained HTML document.
 
     Args:
-        found: what to show, in order.
+        found: the counterfactuals, in order.
     """
     explanations = cards(one.explanation for one in found)
     return drawn(explanations, "What would change the answer", [INTRO], [section(one) for one in found])
 
 
 def fragment(one: Counterfactual) -> str:
-    """The same for a notebook."""
+    """Return the HTML of one counterfactual for a notebook."""
     return tag("div", section(one), Markup(shown(cards([one.explanation]))), class_="whence whence-notebook")
 
 
 def section(one: Counterfactual) -> Markup:
-    """Both answers, the input with its changes marked, and what was tried."""
+    """Return both predictions, the input with its changes marked, and what was tried."""
     head = tag("p", tag("strong", one.headline), class_="whence-answer")
     body = [_text(origin, one.changes) for origin in _origins(one) if isinstance(origin, TextOrigin)]
-    body += [_picture(origin, one) for origin in _origins(one) if isinstance(origin, ImageOrigin)]
+    body += [_image(origin, one) for origin in _origins(one) if isinstance(origin, ImageOrigin)]
     more = [tag("p", f"{said[:1].upper()}{said[1:]}.", class_="whence-small") for said in (one.certainty, one.effort)]
     return tag("section", head, *body, *more, class_="whence-card")
 
@@ -48,7 +51,7 @@ def _origins(one: Counterfactual) -> Iterator[object]:
 
 
 def _text(origin: TextOrigin, changes: Sequence[Change]) -> Markup:
-    """What was read of the user's text, what is taken out struck through, what is put in underlined."""
+    """Return the text that the model read: removed words struck through, new words underlined."""
     paragraphs = []
     for part, text in enumerate(origin.texts):
         own = [(c.unit, c.new) for c in changes if isinstance(c.unit, Word) and c.unit.part == part]
@@ -62,9 +65,9 @@ def _text(origin: TextOrigin, changes: Sequence[Change]) -> Markup:
     return tag("div", *paragraphs, class_="whence-text")
 
 
-def _picture(origin: ImageOrigin, one: Counterfactual) -> Markup:
-    """The picture with its patches replaced, each in a frame."""
-    changed = picture_of(one)
+def _image(origin: ImageOrigin, one: Counterfactual) -> Markup:
+    """Return the image with its changed patches, each in a frame."""
+    changed = changed_image(one.changed)
     height, width = origin.image.shape[:2]
     photograph = tag(
         "image",

@@ -1,4 +1,4 @@
-"""Words that could stand in the place of others, from a masked language model."""
+"""Replacement words proposed by a masked language model."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from ..results.word_segmentation import Word, words
 from .budgeted_inference import logits_of
 from .edits import Change, texts, was_read
 
-WORDS = 10  # that are proposed for each place
-LOOKED = 100  # of the likeliest tokens, of which some are no words
+WORDS = 10  # proposed for each place
+INSPECTED = 100  # likeliest tokens, some of which are not whole words
 
 
-class Filler:
-    """A masked language model that fills in words of a text.
+class WordProposer:
+    """A masked language model that proposes replacements for words of a text.
 
     Args:
-        model: it with its tokenizer, or its directory or id on the hub.
+        model: an explainer with a tokenizer, or a directory or id on the hub.
     """
 
     def __init__(self, model: Explainer | str | Path) -> None:
@@ -40,9 +40,9 @@ class Filler:
             )
 
     def propose(self, origin: TextOrigin, places: list[Word], batch_size: int) -> list[list[tuple[str, float]]]:
-        """For each of some words of a text, others with the logarithm of their probability, the likeliest first.
+        """Return replacements for each of some words of a text, with their log-probabilities, the likeliest first.
 
-        Each is asked for with all other words as they are. A place that the model does not get to read has none.
+        Each word is masked alone, all others unchanged. A word that the model truncates has no replacements.
         """
         masked = [self._masked(origin, place) for place in places]
         found: list[list[tuple[str, float]]] = [[] for _ in places]
@@ -55,9 +55,9 @@ class Filler:
         return found
 
     def _masked(self, origin: TextOrigin, place: Word) -> Sample | None:
-        """The text with the mask in one place, and which token that is."""
+        """Return the text with one word masked, and the position of the mask; ``None`` if it is truncated."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", WhenceWarning)  # what it does not get to read has no proposals
+            warnings.simplefilter("ignore", WhenceWarning)  # truncated words have no proposals
             sample = self.explainer.read(texts(origin, [Change(place, self.mask)]))
         read = sample.origins["text"]
         assert isinstance(read, TextOrigin)
@@ -71,14 +71,14 @@ class Filler:
         return replace(sample, position=here[0]) if here else None
 
     def _words(self, sample: Sample, logits: Floats, old: str) -> list[tuple[str, float]]:
-        """The likeliest tokens that are whole words, and others than the one that stood there."""
+        """Return the likeliest tokens that are whole words and differ from the masked one."""
         shifted = logits - logits.max()
         logs = shifted - np.log(np.exp(shifted).sum())
         ids, at = sample.tensors["input_ids"][0].tolist(), sample.position
         assert at is not None
         around = self._count(ids[:at] + ids[at + 1 :])
         out: dict[str, float] = {}
-        for token in np.argsort(-logits, kind="stable")[:LOOKED].tolist():
+        for token in np.argsort(-logits, kind="stable")[:INSPECTED].tolist():
             new = _cased(str(self._decode([token])).strip(), old)
             whole = new.isalnum() and self._count([*ids[:at], token, *ids[at + 1 :]]) == around + 1
             if whole and new.casefold() != old.casefold():
@@ -88,7 +88,7 @@ class Filler:
         return list(out.items())
 
     def _count(self, ids: list[int]) -> int:
-        """How many words a sequence of tokens is: a piece of a word adds none to those beside it."""
+        """Return the number of words of a sequence of tokens; subwords of one word count once."""
         return len(words(self._decode(ids)))
 
     def _decode(self, ids: list[int]) -> str:
@@ -96,7 +96,7 @@ class Filler:
 
 
 def _cased(new: str, old: str) -> str:
-    """A word with capitals where the word that it replaces has them."""
+    """Return a word in the letter case of the word that it replaces."""
     if len(old) > 1 and old.isupper():
         return new.upper()
     return new[:1].upper() + new[1:] if old[:1].isupper() else new

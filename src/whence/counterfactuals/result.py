@@ -1,7 +1,8 @@
-"""What a search for a counterfactual came to: the changes, both answers, and how certain it is that none is smaller."""
+"""The result of a counterfactual search: the changes, both predictions, and whether a smaller set was ruled out."""
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,21 +19,22 @@ from ..render.phrases import flat
 from ..results.result import Patch
 from ..results.serialization import encode
 from ..results.word_segmentation import Word
-from .edits import Change
+from .edits import Change, changed_image
+from .html_page import fragment, page
 
 FORMAT, VERSION = "whence-counterfactuals", 1
-NAMED = 12  # changes that are named when it is printed
+NAMED = 12  # changes that are listed when it is printed
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a model said.
+class Prediction:
+    """A predicted class with its probability.
 
     Attributes:
         index: the class.
-        name: its name; of a multi-label model with ``not`` before it, if the answer is no.
+        name: its name; for a multi-label model preceded by ``not`` if the class is decided as false.
         probability: of the class.
-        watched: the probability of the class that is watched: the target, or what was said at first.
+        watched: the probability of the watched class: the target, or the class predicted at first.
     """
 
     index: int
@@ -46,25 +48,25 @@ class Answer:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Counterfactual:
-    """The smallest change found that flips a prediction, or what was tried in vain.
+    """The smallest change found that flips a prediction, or the closest attempt.
 
     Attributes:
-        found: whether the prediction flips; if not, the changes are those that came nearest to it.
+        found: whether the prediction flips; if not, the changes are those that came closest.
         changes: the words, patches or positions, the most relevant first, each with what replaces it.
         noun: what can be changed: words, patches, positions.
         candidates: how many there are.
-        changed: the input with the changes made, as the user would give it: a text, a pair of texts, a picture
-            ``[height, width, 3]``; where tokens were covered, the text with what stands in for them; tensors where
-            tensors were given; ``None`` where nothing could be tried. Of a text, only what the model read.
+        changed: the input with the changes made, as the user would give it: a text, a pair of texts, an image
+            ``[height, width, 3]``; where tokens were replaced, the text with their baseline; tensors where tensors
+            were given; ``None`` where nothing could be tried. Of a text, only the part that the model read.
         tensors: the same as the model's arguments.
-        before, after: what the model says of the input, and with the changes made.
-        watched: the class whose probability both answers give: the target, or what was said at first.
+        before, after: the prediction for the input, and with the changes made.
+        watched: the class whose probability both predictions report: the target, or the class predicted at first.
         minimal: every proper subset of the changes was tried, and none flips the prediction.
-        irreducible: the same of every subset with one change less.
-        smallest: the same of every set of fewer changes, whichever they are; where nothing was found, of every set.
-        tried: how many changed inputs were given to the model, by what for.
-        budget: how many would have been allowed.
-        explanation: the explanation from which the search began.
+        irreducible: the same for every subset with one change less.
+        smallest: the same for every possible set of fewer changes; where nothing was found, for every set.
+        tried: how many changed inputs were run, by the step of the search.
+        budget: the largest number allowed.
+        explanation: the explanation that ordered the search.
     """
 
     found: bool
@@ -73,8 +75,8 @@ class Counterfactual:
     candidates: int
     changed: Any
     tensors: Mapping[str, Tensor]
-    before: Answer
-    after: Answer
+    before: Prediction
+    after: Prediction
     watched: str
     minimal: bool
     irreducible: bool
@@ -85,7 +87,7 @@ class Counterfactual:
 
     @property
     def runs(self) -> int:
-        """How many changed inputs were given to the model."""
+        """The number of changed inputs that were run."""
         return sum(self.tried.values())
 
     def __repr__(self) -> str:
@@ -96,9 +98,9 @@ class Counterfactual:
 
     @property
     def headline(self) -> str:
-        """What flips what, in a sentence."""
+        """The flip and its changes, in a sentence."""
         made = f"{len(self.changes)} of {self.candidates} {self.noun}"
-        named = ", ".join(_called(change) for change in self.changes[:NAMED])
+        named = ", ".join(_described(change) for change in self.changes[:NAMED])
         more = f" and {len(self.changes) - NAMED} more" if len(self.changes) > NAMED else ""
         verb = "with" if any(change.new is not None for change in self.changes) else "without"
         if self.found:
@@ -113,7 +115,7 @@ class Counterfactual:
 
     @property
     def certainty(self) -> str:
-        """How certain it is that there is nothing smaller, in a sentence."""
+        """Whether smaller sets were ruled out, in a sentence."""
         if not self.found:
             return f"no {self.noun} do it: all sets were tried" if self.smallest else "not all sets were tried"
         if self.smallest:
@@ -126,7 +128,7 @@ class Counterfactual:
 
     @property
     def effort(self) -> str:
-        """What was tried, in a sentence."""
+        """The inputs that were run, in a sentence."""
         tried = ", ".join(f"{why} ({count:,})" for why, count in self.tried.items())
         return f"{self.runs:,} of {self.budget:,} inputs tried" + (f": {tried}" if tried else "")
 
@@ -135,10 +137,10 @@ class Counterfactual:
         each = given if isinstance(given, tuple) else (given,)
         return [flat(text) for text in each if isinstance(text, str)]
 
-    # -- kept --------------------------------------------------------------------------------------------------------
+    # -- saving ------------------------------------------------------------------------------------------------------
 
     def record(self) -> dict[str, Any]:
-        """All of it as plain values, pictures as PNG."""
+        """Return everything as plain values, images as PNG."""
         return {
             "found": self.found, "before": asdict(self.before), "after": asdict(self.after),
             "watched": self.watched, "changes": [_record(change) for change in self.changes],
@@ -148,7 +150,7 @@ class Counterfactual:
         }  # fmt: skip
 
     def save(self, path: str | Path) -> Path:
-        """Write it to a file, whole or not at all: see :func:`save`.
+        """Write it to a file atomically: see :func:`save`.
 
         Example:
             >>> whence.counterfactual(explainer, "a gripping film").save("otherwise.html")
@@ -156,17 +158,15 @@ class Counterfactual:
         return save([self], path)
 
     def _repr_html_(self) -> str:
-        from .html_page import fragment
-
         return fragment(self)
 
 
 def save(found: Sequence[Counterfactual], path: str | Path) -> Path:
-    """Write counterfactuals to a file, whole or not at all.
+    """Write counterfactuals to a file atomically.
 
     Args:
         found: one, or several.
-        path: its ending says how: ``.html``, ``.json``, ``.txt``; ``.png`` for the changed picture of one.
+        path: its ending selects the format: ``.html``, ``.json``, ``.txt``; ``.png`` for the changed image of one.
 
     Returns:
         The path.
@@ -182,7 +182,7 @@ def save(found: Sequence[Counterfactual], path: str | Path) -> Path:
 
 
 def to_json(found: Sequence[Counterfactual]) -> bytes:
-    """A JSON document of records."""
+    """Return a JSON document of records."""
     document = {"format": FORMAT, "version": VERSION, "counterfactuals": [one.record() for one in found]}
     return json.dumps(document, ensure_ascii=False, allow_nan=False).encode()
 
@@ -192,19 +192,15 @@ def _to_text(found: Sequence[Counterfactual]) -> bytes:
 
 
 def _to_html(found: Sequence[Counterfactual]) -> bytes:
-    from .html_page import page
-
     return page(found).encode()
 
 
 def _to_png(found: Sequence[Counterfactual]) -> bytes:
-    """The changed picture, as it was given to the model."""
-    import base64
-
-    pictures = [picture for one in found if (picture := picture_of(one)) is not None]
-    if len(found) != 1 or not pictures:
+    """Return the changed image, as it was given to the model."""
+    images = [image for one in found if (image := changed_image(one.changed)) is not None]
+    if len(found) != 1 or not images:
         raise InputError("A .png holds the changed picture of one input: use .html for several, or for texts.")
-    return base64.b64decode(encode(pictures[0], lambda _: None)["png"])
+    return base64.b64decode(encode(images[0], lambda _: None)["png"])
 
 
 WRITERS: dict[str, Callable[[Sequence[Counterfactual]], bytes]] = {
@@ -212,13 +208,7 @@ WRITERS: dict[str, Callable[[Sequence[Counterfactual]], bytes]] = {
 }  # fmt: skip
 
 
-def picture_of(one: Counterfactual) -> np.ndarray[Any, Any] | None:
-    """The changed picture ``[height, width, 3]``, where there is one."""
-    given = one.changed.get("image") if isinstance(one.changed, Mapping) else one.changed
-    return given if isinstance(given, np.ndarray) else None
-
-
-def _called(change: Change) -> str:
+def _described(change: Change) -> str:
     unit = change.unit
     if isinstance(unit, Patch):
         return f"row {unit.row + 1} column {unit.column + 1}"
@@ -231,7 +221,7 @@ def _record(change: Change) -> dict[str, Any]:
 
 
 def _plain(changed: Any) -> Any:
-    """A changed input as JSON knows it; tensors are left to whoever gave them."""
+    """Return a changed input as JSON values; tensors are left out."""
     if isinstance(changed, Mapping):
         kept = {name: _plain(value) for name, value in changed.items() if not isinstance(value, Tensor)}
         return kept or None

@@ -11,7 +11,7 @@ from ..targets.seed import class_index
 GENERIC = re.compile(r"LABEL_\d+", re.IGNORECASE)  # what HuggingFace calls classes that nobody named
 
 
-class Classes:
+class ClassMapping:
     """Which class of a model each label of a dataset is.
 
     Args:

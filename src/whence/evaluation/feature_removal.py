@@ -36,7 +36,7 @@ PIXELS = ("zero", "mean", "blur")
 
 
 @dataclass
-class Rows:
+class SequenceRemoval:
     """Features that are entries along the second axis of a tensor: tokens, rows of visual features.
 
     Attributes:
@@ -69,7 +69,7 @@ class Rows:
 
 
 @dataclass
-class Cells:
+class ImageRemoval:
     """Features that are cells of a picture: patches, or pixels.
 
     Attributes:
@@ -104,10 +104,10 @@ class Cells:
         return {**given, self.name: torch.where(laid.to(picture.device), self.blank, picture)}
 
 
-Removal = Rows | Cells
+Removal = SequenceRemoval | ImageRemoval
 
 
-def removal(
+def removal_for(
     explainer: Explainer, sample: Sample, e: Explanation, baseline: str | None, unit: str, special: bool
 ) -> Removal:
     """How features of an input are removed.
@@ -124,7 +124,7 @@ def removal(
     if e.grid is not None and picture is not None and "input_ids" not in sample.tensors:
         pixels = sample.tensors[picture]
         grid = (pixels.shape[-2], pixels.shape[-1]) if unit == "pixel" else _patches(e, pixels)
-        return Cells(sample.tensors, picture, blank(pixels, baseline or "zero", explainer.processor), grid)
+        return ImageRemoval(sample.tensors, picture, blank(pixels, baseline or "zero", explainer.processor), grid)
     if "input_ids" not in sample.tensors:
         raise InputError(
             "Features can be removed from texts (input_ids) and from pictures whose patches are found; this input has "
@@ -139,7 +139,7 @@ def removal(
     name, value = token(explainer, baseline)
     if name not in sample.tensors:
         raise InputError("The model takes no attention mask, so no token can be hidden: choose unk, mask or pad.")
-    return Rows(sample.tensors, name, value, at)
+    return SequenceRemoval(sample.tensors, name, value, at)
 
 
 def _patches(e: Explanation, pixels: Tensor) -> tuple[int, int]:

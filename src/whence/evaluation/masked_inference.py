@@ -1,4 +1,4 @@
-"""Asking a model about one input with features removed."""
+"""Forward passes of one input with features removed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .case import Flags, Floats, as_floats
 from .feature_removal import Removal
 
 
-class Questions:
-    """What a model says of one input with features removed; of each variant it is asked once.
+class MaskedInference:
+    """The logits of one input with features removed; each variant is run once.
 
     Args:
         explainer: holds the model.
@@ -31,32 +31,34 @@ class Questions:
         self.sample = sample
         self.removal = removal
         self.batch_size = batch_size
-        self._waiting: dict[bytes, Flags] = {}
-        self._said: dict[bytes, Floats] = {}
+        self._queue: dict[bytes, Flags] = {}
+        self._results: dict[bytes, Floats] = {}
 
-    def add(self, removed: Flags) -> None:
-        """Variants that will be asked about, ``[n, features]``: all that are added are run together."""
-        self._waiting |= {key: row for key, row in zip(_keys(removed), removed, strict=True) if key not in self._said}
+    def enqueue(self, removed: Flags) -> None:
+        """Queue variants ``[n, features]``; all that are queued are run together."""
+        new = {key: row for key, row in zip(_keys(removed), removed, strict=True) if key not in self._results}
+        self._queue |= new
 
-    def answers(self, removed: Flags) -> Floats:
-        """``[n, classes]``: the logits of variants, in double precision."""
-        self.add(removed)
-        self._run()
-        return np.stack([self._said[key] for key in _keys(removed)]) if len(removed) else np.zeros((0, 0))
+    def logits(self, removed: Flags) -> Floats:
+        """Return the logits ``[n, classes]`` of variants ``[n, features]``, in double precision."""
+        self.enqueue(removed)
+        self._run_queue()
+        return np.stack([self._results[key] for key in _keys(removed)]) if len(removed) else np.zeros((0, 0))
 
-    def _run(self) -> None:
-        waiting, self._waiting = list(self._waiting.items()), {}
-        for start in range(0, len(waiting), self.batch_size):
-            part = waiting[start : start + self.batch_size]
-            logits = self._logits(self.removal.apply(np.stack([row for _, row in part])))
-            self._said |= {key: row for (key, _), row in zip(part, logits, strict=True)}
+    def _run_queue(self) -> None:
+        queue = list(self._queue.items())
+        self._queue = {}
+        for start in range(0, len(queue), self.batch_size):
+            batch = queue[start : start + self.batch_size]
+            logits = self._forward(self.removal.apply(np.stack([row for _, row in batch])))
+            self._results |= {key: row for (key, _), row in zip(batch, logits, strict=True)}
 
-    def _logits(self, tensors: dict[str, Any]) -> Floats:
+    def _forward(self, tensors: dict[str, Any]) -> Floats:
         model, given = self.explainer.model, self.explainer.placed(tensors)
         with torch.no_grad(), undisturbed(model):
             outputs = model(given[""]) if list(given) == [""] else model(**given)
         found = find_logits(outputs)
-        if found is not None and found.dim() == 3:  # an answer at every position
+        if found is not None and found.dim() == 3:  # logits at every position
             found = found[:, -1 if self.sample.position is None else self.sample.position]
         if found is None or found.dim() != 2:
             raise InputError("The model gives no classes [batch, classes]: what it says of a changed input is unknown.")

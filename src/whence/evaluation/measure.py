@@ -1,7 +1,7 @@
-"""What is measured of an explanation, and the list of all measures.
+"""The base class of measures, and their registry.
 
-A measure turns each case into a vector; its value over a dataset is a function of the mean of these vectors: of a curve
-the area under it, of counts their quotient. So every measure is averaged, bootstrapped and compared in the same way.
+A measure turns each case into a vector; its value over a dataset is a function of the mean of these vectors: the area
+under a curve, or the ratio of counts. So every measure is averaged, bootstrapped and compared in the same way.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ M = TypeVar("M", bound="type[Measure]")
 
 @dataclass(frozen=True)
 class Measure:
-    """Base of all measures: a frozen dataclass whose fields are its options.
+    """The base class of all measures: a frozen dataclass whose fields are its options.
 
     Attributes:
-        name: as it is asked for.
+        name: in the registry.
         paper: where it was published.
-        higher: whether more is better; ``None`` where neither is.
-        along: of a curve, what its horizontal axis is.
-        needs: what it cannot do without: ``"label"``, ``"mask"``, ``"rationale"``, ``"ledger"``, ``"runner-up"``,
+        higher: whether higher is better; ``None`` where neither is.
+        along: the label of the horizontal axis, for a curve.
+        needs: what it requires: ``"label"``, ``"mask"``, ``"rationale"``, ``"ledger"``, ``"runner-up"``,
             ``"randomised"``, ``"peers"``.
     """
 
@@ -41,29 +41,29 @@ class Measure:
     needs: ClassVar[frozenset[str]] = frozenset()
 
     def plan(self, case: Case) -> Flags:
-        """``[n, features]``: which features are removed in each input that the model is to be asked about."""
+        """Return ``[n, features]``: the features that are removed in each variant of the input that is run."""
         return np.zeros((0, len(case.scores)), bool)
 
     def sample(self, case: Case, logits: Floats) -> Floats:
-        """The vector of one case.
+        """Return the vector of one case.
 
         Args:
             case: the case.
-            logits: ``[n, classes]``: what the model says of each input of the plan.
+            logits: ``[n, classes]``: of each variant of the plan.
         """
         raise NotImplementedError(f"The measure '{self.name}' does not say what it measures.")
 
     def finish(self, mean: Floats) -> Floats:
-        """``[...]``: the value, from means of vectors ``[..., d]``."""
+        """Return the value ``[...]`` from means of vectors ``[..., d]``."""
         return np.asarray(mean[..., 0])
 
     def axis(self) -> Floats | None:
-        """``[d]``: where on the horizontal axis each entry of the vector stands, if the vector is a curve."""
+        """Return ``[d]``: the horizontal positions of the vector's entries, if the vector is a curve."""
         return None
 
     @property
     def options(self) -> dict[str, Any]:
-        """Its options, as they are recorded."""
+        """The options, as they are recorded."""
         return dataclasses.asdict(self)
 
 
@@ -84,17 +84,17 @@ def measure(name: str) -> Callable[[M], M]:
     return register
 
 
-def measures() -> Mapping[str, type[Measure]]:
-    """All measures by name.
+def list_measures() -> Mapping[str, type[Measure]]:
+    """Return all measures by name.
 
     Example:
-        >>> sorted(whence.evaluation.measures())
+        >>> sorted(whence.list_measures())
     """
     return dict(sorted(_MEASURES.items()))
 
 
 def create(name: str, options: Mapping[str, Any] | None = None) -> Measure:
-    """A measure by name, with options; an unknown name or option is refused with what there is."""
+    """Return a measure by name, with options; an unknown name or option is an error that lists those there are."""
     if name not in _MEASURES:
         raise MethodError(f"There is no measure '{name}'. Measures: {', '.join(sorted(_MEASURES))}.")
     return made(_MEASURES[name], f"measure '{name}'", options or {})

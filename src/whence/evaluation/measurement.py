@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Row:
+class Measurement:
     """One measurement, or why there is none.
 
     Attributes:

@@ -13,7 +13,7 @@ from ..methods.registry import list_methods as all_methods
 
 
 @dataclass(frozen=True)
-class Contender:
+class MethodSpec:
     """A method in a comparison.
 
     Attributes:
@@ -27,19 +27,19 @@ class Contender:
     options: Mapping[str, Any]
 
 
-def contender(given: str | Contender) -> Contender:
+def parse_spec(given: str | MethodSpec) -> MethodSpec:
     """A contender from ``"[label=]method[:option=value,...]"``.
 
     Example:
-        >>> contender("LRP (AH)=conservative-lrp:norms=false")
-        Contender(label='LRP (AH)', method='conservative-lrp', options={'norms': False})
+        >>> parse_spec("LRP (AH)=conservative-lrp:norms=false")
+        MethodSpec(label='LRP (AH)', method='conservative-lrp', options={'norms': False})
     """
-    if isinstance(given, Contender):
+    if isinstance(given, MethodSpec):
         return _checked(given)
     head, _, tail = given.partition(":")
     label, _, name = head.rpartition("=")
     options = dict(_option(part, given) for part in tail.split(",") if part.strip())
-    return _checked(Contender(label.strip() or given.strip(), name.strip(), options))
+    return _checked(MethodSpec(label.strip() or given.strip(), name.strip(), options))
 
 
 def _option(part: str, given: str) -> tuple[str, Any]:
@@ -52,16 +52,16 @@ def _option(part: str, given: str) -> tuple[str, Any]:
         return name.strip(), value.strip()
 
 
-def _checked(one: Contender) -> Contender:
+def _checked(one: MethodSpec) -> MethodSpec:
     create(one.method, dict(one.options))  # an unknown method or option is named at once
     return one
 
 
-def contenders(given: str | Iterable[str | Contender] | None) -> list[Contender]:
+def resolve_specs(given: str | Iterable[str | MethodSpec] | None) -> list[MethodSpec]:
     """Contenders from names; ``None``: every method; labels must differ."""
     if given is None:
         given = list(all_methods())
-    found = [contender(one) for one in ([given] if isinstance(given, str) else given)]
+    found = [parse_spec(one) for one in ([given] if isinstance(given, str) else given)]
     twice = {one.label for one in found if sum(other.label == one.label for other in found) > 1}
     if twice:
         raise MethodError(f"Two methods are called '{sorted(twice)[0]}': give each its label, as in 'label=method'.")

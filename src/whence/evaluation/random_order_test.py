@@ -17,8 +17,8 @@ from ..errors import InputError
 from ..explainer.explainer import Explainer
 from ..explanations.explanation import Explanation
 from .case import Case, Floats
-from .feature_removal import removal
-from .masked_inference import Questions
+from .feature_removal import removal_for
+from .masked_inference import MaskedInference
 from .measures.activation import Activation
 
 ORDERS = 20
@@ -92,15 +92,15 @@ def trial(
     if orders < 1 or steps < 1:
         raise InputError(f"orders and steps must be at least 1, not {orders} and {steps}.")
     sample = explainer.read(input)
-    how = removal(explainer, sample, explanation, baseline, "patch", special=False)
-    questions = Questions(explainer, sample, how, batch_size)
+    how = removal_for(explainer, sample, explanation, baseline, "patch", special=False)
+    inference = MaskedInference(explainer, sample, how, batch_size)
     activation = Activation(steps)
     scores, draw = how.scores(explanation), np.random.default_rng(seed)
     each = [scores, *(draw.permutation(len(scores)).astype(np.float64) for _ in range(orders))]
     cases = [Case(Item("", input), explanation, own, int(explanation.target[0])) for own in each]
     plans = [activation.plan(case) for case in cases]
     for plan in plans:
-        questions.add(plan)  # all together, those that several have in common once
-    curves = [activation.sample(case, questions.answers(plan)) for case, plan in zip(cases, plans, strict=True)]
+        inference.enqueue(plan)  # all together, those that several have in common once
+    curves = [activation.sample(case, inference.logits(plan)) for case, plan in zip(cases, plans, strict=True)]
     noun = "tokens" if "input_ids" in sample.tensors else "patches"
     return Trial(activation.axis(), curves[0], np.stack(curves[1:]), noun)

@@ -13,7 +13,7 @@ from ..errors import InputError
 from .bootstrap import interval, paired_interval
 from .case import Floats
 from .measure import Measure, create
-from .measurement import Row
+from .measurement import Measurement
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Evaluation:
     """
 
     settings: Mapping[str, Any]
-    rows: Sequence[Row]
+    rows: Sequence[Measurement]
     refused: Mapping[str, str] = field(default_factory=dict)
     warned: Mapping[str, int] = field(default_factory=dict)
 
@@ -149,7 +149,7 @@ class Evaluation:
         return sum(costs.values()) / len(costs) if costs else float("nan")
 
     @property
-    def failures(self) -> list[Row]:
+    def failures(self) -> list[Measurement]:
         """What could not be explained or measured, each with its reason."""
         return [row for row in self.rows if row.error]
 

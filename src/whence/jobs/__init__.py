@@ -1,6 +1,7 @@
-"""Whole datasets: explained in parts that are whole or absent, on one machine or on many, and summed up."""
+"""Jobs over whole datasets: explained in parts, on one machine or a cluster, and summarised."""
 
+from .aggregation import summarize
 from .job import Job, run
-from .summary import Summary, summarize
+from .summary import Summary
 
 __all__ = ["Job", "Summary", "run", "summarize"]

@@ -1,4 +1,4 @@
-"""A part of a dataset: as many samples as a file of results holds."""
+"""A dataset in chunks: each has as many samples as one file of results."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ..errors import InputError
 
 
 @dataclass(frozen=True)
-class Given:
-    """One sample as it is given to a worker.
+class JobSample:
+    """A sample as a worker receives it.
 
     Attributes:
         id: as in the dataset.
-        input: what :class:`whence.Explainer` takes.
-        label: the class that the dataset says.
-        error: why it could not be read, if it could not.
+        input: as :class:`whence.Explainer` takes it.
+        label: the dataset's label.
+        error: why the sample could not be read, if so.
     """
 
     id: str
@@ -31,31 +31,31 @@ class Given:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Samples that are explained together, and whose rows stand in one file.
+    """Samples that one worker explains, and whose rows are in one file.
 
     Attributes:
         number: its place in the dataset.
         samples: in the dataset's order.
-        digest: of their ids, inputs and labels.
+        digest: hash of their ids, inputs and labels.
     """
 
     number: int
-    samples: tuple[Given, ...]
+    samples: tuple[JobSample, ...]
     digest: str
 
 
 @dataclass(frozen=True)
-class Chunks:
-    """A dataset in parts, read as they are asked for.
+class ChunkedDataset:
+    """A dataset in chunks, read lazily.
 
-    What a worker explains together depends on the part alone, so the rows are the same, to the bit, whoever does the
-    work and in whatever order.
+    The batches of a worker depend on the chunk alone, so the rows are bit-identical whatever worker explains it, and
+    in whatever order.
 
     Attributes:
-        dataset: where the samples come from.
-        size: how many are in a part.
-        limit: how many are read; ``None``: all.
-        skip: the numbers of parts that are done.
+        dataset: the samples.
+        size: the number of samples in a chunk.
+        limit: the number of samples that are read; ``None``: all.
+        skip: the numbers of chunks that are finished.
     """
 
     dataset: Dataset
@@ -63,15 +63,21 @@ class Chunks:
     limit: int | None = None
     skip: frozenset[int] = frozenset()
 
+    @property
+    def total(self) -> int | None:
+        """The number of samples, if it is known."""
+        counts = [count for count in (self.dataset.count, self.limit) if count is not None]
+        return min(counts, default=None)
+
     def __iter__(self) -> Iterator[Chunk]:
         samples = islice(self._samples(), self.limit)
         number = 0
-        while part := tuple(islice(samples, self.size)):
+        while chunk := tuple(islice(samples, self.size)):
             if number not in self.skip:
-                yield Chunk(number, part, _digest(part))
+                yield Chunk(number, chunk, _digest(chunk))
             number += 1
 
-    def _samples(self) -> Iterator[Given]:
+    def _samples(self) -> Iterator[JobSample]:
         items = iter(self.dataset)
         row = 0
         while True:
@@ -81,11 +87,11 @@ class Chunks:
             except StopIteration:
                 return
             except InputError as error:
-                yield Given(f"row {row}", error=str(error))
+                yield JobSample(f"row {row}", error=str(error))
             else:
-                yield Given(item.id, item.input, item.label)
+                yield JobSample(item.id, item.input, item.label)
 
 
-def _digest(samples: tuple[Given, ...]) -> str:
-    """A hash of what is explained; of a picture in a file, its name and its size."""
+def _digest(samples: tuple[JobSample, ...]) -> str:
+    """Return a hash of the samples; an image file is identified by its name and size."""
     return of_values((s.id, s.input, s.label, s.error) for s in samples)

@@ -1,4 +1,4 @@
-"""``whence.run``: a dataset, a model and a method in; a directory of rows out."""
+"""``whence.run``: explain a dataset, and write one row per sample to parquet files."""
 
 from __future__ import annotations
 
@@ -7,34 +7,36 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from .._utils.progress import display
 from ..datasets import Dataset
 from ..datasets import load as load_dataset
 from ..errors import InputError
 from ..explainer.explainer import Explainer
-from ..methods.registry import create as create_method
-from .dataset_parts import Chunks
-from .engine import create
-from .line import Line
-from .output_dir import Shards, prepare, tables
-from .worker_config import Task
+from ..methods import create as create_method
+from .dataset_parts import ChunkedDataset
+from .engine import Engine, create_engine
+from .output_dir import RunDirectory, prepare, tables
+from .worker_config import Methods, WorkerConfig
+
+TOO_FEW = "A run needs a method, and at least 1 sample in a batch, in a file, and in all."
 
 
 @dataclass
 class Job:
-    """A run that has ended.
+    """A finished run.
 
     Attributes:
         directory: where its rows are.
-        samples: how many samples of the dataset are in it.
-        failed: how many rows have an error.
-        new: how many samples were explained now; the others were done already.
+        samples: the number of samples in it.
+        failed: the number of rows with an error.
+        new: the number of samples that were explained now, not in an earlier run that was resumed.
         seconds: how long that took.
-        warned: what there was to say, with how often.
+        warned: the warnings, each with its count.
     """
 
     directory: Path
@@ -45,7 +47,7 @@ class Job:
     warned: Counter[str] = field(default_factory=Counter)
 
     def tables(self) -> Iterator[Any]:
-        """The rows, part by part, as Arrow tables.
+        """Yield the rows, part by part, as Arrow tables.
 
         Example:
             >>> for table in job.tables():
@@ -77,94 +79,107 @@ def run(
     progress: bool | None = None,
     **loading: Any,
 ) -> Job:
-    """Explain every sample of a dataset, and keep what was found in parquet files.
+    """Explain every sample of a dataset, and write the results to parquet files.
 
-    A run that was stopped, in whatever way, goes on with ``resume=True``; no row is doubled or lost. What cannot be
-    explained is a row with its reason. The rows depend neither on the engine nor on the number of workers, to the bit.
+    An interrupted or killed run continues with ``resume=True``; no row is duplicated or lost. A sample that cannot be
+    explained gives a row with its error. The rows are bit-identical for any engine and any number of workers.
 
     Args:
         dataset: a name, a path, or what :func:`whence.datasets.load` returns; read as a stream.
         model: a directory or an id on the hub; with one local worker also an explainer.
-        method: one, or several: each has a row for each sample.
-        out: the directory.
-        target: as for :func:`whence.explain` (a class for all); ``"label"`` explains each sample's own.
+        method: one, or several: there is one row per sample and method.
+        out: the output directory.
+        target: as for :func:`whence.explain` (one class for all); ``"label"`` explains each sample's own label.
         options: the method's options.
         engine: ``"local"``, or ``"ray"``.
-        workers: how many processes, each with the model; 1 is this one, ``None`` as many as there are cores. A script
-            that asks for several has to be guarded by ``if __name__ == "__main__"``, as for all of Python's processes.
-        address: of a Ray cluster that is running.
-        cpus, gpus: of Ray, for each worker.
-        resume: go on with what ``out`` holds.
-        limit: only the first samples.
-        batch_size: how many are explained together, at most; fewer where texts are long.
-        shard_size: samples in one file.
+        workers: the number of processes, each with the model; 1 is this process, ``None`` one per core. A script with
+            several workers needs the guard ``if __name__ == "__main__"``, as Python's multiprocessing does.
+        address: the address of a running Ray cluster.
+        cpus, gpus: per Ray worker.
+        resume: continue the run that ``out`` holds.
+        limit: explain only the first samples.
+        batch_size: the largest number of samples in a batch; fewer where texts are long.
+        shard_size: the number of samples in one file.
         root, split, columns: as for :func:`whence.datasets.load`.
-        progress: show on stderr how far it has come; ``None``: if that is a terminal.
-        loading: ``device``, ``dtype``, ``truncate`` and what else :meth:`whence.Explainer.from_pretrained` takes.
+        progress: show progress on stderr; ``None``: if stderr is a terminal.
+        loading: ``device``, ``dtype``, ``truncate`` and other arguments of :meth:`whence.Explainer.from_pretrained`.
 
     Example:
         >>> job = whence.run("reviews.jsonl", "my-model", out="why")
         >>> job.samples, job.failed
         (20000, 3)
     """
-    names = [method] if isinstance(method, str) else list(method)
-    if not names or shard_size < 1 or batch_size < 1 or (limit is not None and limit < 1):
-        raise InputError("A run needs a method, and at least 1 sample in a batch, in a file, and in all.")
-    for name in names:
-        create_method(name, dict(options or {}))
-    source = (
-        dataset if isinstance(dataset, Dataset) else load_dataset(dataset, root=root, split=split, **(columns or {}))
-    )
+    _require_positive(shard_size, batch_size, limit)
+    methods = _checked_methods(method, options or {})
+    source = dataset if isinstance(dataset, Dataset) else load_dataset(dataset, root=root, split=split, **columns or {})
     prepare(Path(out), resume)
-    given = str(model) if isinstance(model, Path) else model
-    ways = tuple((name, dict(options or {})) for name in names)
-    task = Task(given, ways, target, batch_size, {"truncate": False, **loading})
-    explainer = task.explainer()
-    settings = task.settings(explainer)
-    task = replace(task, fingerprint=settings["model"]["fingerprint"])
-    settings |= {"split": source.split, "limit": limit, "shard size": shard_size}
-    shards = Shards(out, settings, source.name)
-    known = shards.done()
-    chunks = Chunks(source, shard_size, limit)
-    shards.same(chunks, known)
-    chosen = _engine(engine, workers, address, cpus, gpus)
-    if isinstance(task.model, str) and engine == "local" and workers == 1:
-        task = replace(task, model=explainer)  # loaded already
+    config = WorkerConfig(model, methods, target, batch_size, {"truncate": False, **loading})
+    chosen = create_engine(engine, workers, address, cpus, gpus)
+    return _run(config, ChunkedDataset(source, shard_size, limit), chosen, Path(out), progress)
+
+
+def _require_positive(*counts: int | None) -> None:
+    if any(count is not None and count < 1 for count in counts):
+        raise InputError(TOO_FEW)
+
+
+def _checked_methods(method: str | Sequence[str], options: Mapping[str, Any]) -> Methods:
+    """Return each method with its options; raise if there is none, or if one does not exist."""
+    names = [method] if isinstance(method, str) else list(method)
+    if not names:
+        raise InputError(TOO_FEW)
+    for name in names:
+        create_method(name, dict(options))
+    return tuple((name, dict(options)) for name in names)
+
+
+def _run(config: WorkerConfig, chunks: ChunkedDataset, engine: Engine, out: Path, show: bool | None) -> Job:
+    """Check the directory against the settings, and explain the chunks that are not finished."""
+    explainer = config.explainer()
+    settings = config.settings(explainer)
+    config = replace(config, fingerprint=settings["model"]["fingerprint"])
+    settings |= {"split": chunks.dataset.split, "limit": chunks.limit, "shard size": chunks.size}
+    directory = RunDirectory(out, settings, chunks.dataset.name)
+    finished = directory.finished_parts()
+    directory.require_same_samples(chunks, finished)
+    if engine.in_process:
+        config = replace(config, model=explainer)  # the model is loaded already
     del explainer
-    return _work(shards, task, replace(chunks, skip=frozenset(known)), chosen, known, progress)
+    return _work(directory, config, replace(chunks, skip=frozenset(finished)), engine, finished, show)
 
 
-def _engine(name: str, workers: int | None, address: str | None, cpus: float, gpus: float) -> Any:
-    if name == "ray":
-        return create(name, workers=workers, address=address, cpus=cpus, gpus=gpus)
-    if address is not None:
-        raise InputError("An address is that of a Ray cluster: choose engine='ray' (--engine ray).")
-    return create(name, workers=workers)
-
-
-def _work(shards: Shards, task: Task, chunks: Chunks, engine: Any, known: Mapping[int, Any], show: bool | None) -> Job:
-    total = chunks.dataset.count
-    if chunks.limit is not None:
-        total = chunks.limit if total is None else min(total, chunks.limit)
-    samples, failed = (sum(each[key] for each in known.values()) for key in ("samples", "failed"))
-    line, warned, start = Line(samples, failed, total, show), Counter[str](), time.monotonic()
-    with _asked_to_stop() as stopping, closing(line):
-        for done in engine.results(task, chunks, stopping):
-            shards.add(done)
-            warned.update(done.warned)
-            samples, failed = samples + done.samples, failed + done.failed
-            line.update(samples, failed)
-        stopped = stopping()
-    shards.manifest(complete=not stopped, samples=samples, failed=failed)
+def _work(
+    directory: RunDirectory,
+    config: WorkerConfig,
+    chunks: ChunkedDataset,
+    engine: Engine,
+    finished: Mapping[int, Mapping[str, Any]],
+    show: bool | None,
+) -> Job:
+    """Explain chunks and write their rows until all are done or the user interrupts."""
+    before = sum(part["samples"] for part in finished.values())
+    samples = before
+    failed = sum(part["failed"] for part in finished.values())
+    warned: Counter[str] = Counter()
+    start = time.monotonic()
+    shown = display("Explaining", chunks.total, done=before, unit="samples", show=show, keep=True)
+    with _interruption() as interrupted, shown as update:
+        for result in engine.results(config, chunks, interrupted):
+            directory.add(result)
+            warned.update(result.warned)
+            samples += result.samples
+            failed += result.failed
+            update(samples, failed)
+        stopped = interrupted()
+    directory.write_manifest(complete=not stopped, samples=samples, failed=failed)
     if stopped:
         raise KeyboardInterrupt
-    new = samples - sum(each["samples"] for each in known.values())
-    return Job(shards.directory, samples, failed, new, time.monotonic() - start, warned)
+    return Job(directory.directory, samples, failed, samples - before, time.monotonic() - start, warned)
 
 
 @contextmanager
-def _asked_to_stop() -> Iterator[Callable[[], bool]]:
-    """Whether the user has asked to stop: by Ctrl-C once; the second time it is an interruption as always."""
+def _interruption() -> Iterator[Callable[[], bool]]:
+    """Give a function that tells whether the user pressed Ctrl-C; a second Ctrl-C interrupts at once."""
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield asked.is_set

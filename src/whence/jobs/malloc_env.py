@@ -1,8 +1,7 @@
-"""What worker processes are told about memory: what one batch has freed is kept for the next.
+"""Environment variables that make worker processes keep freed memory for the next batch.
 
-By default glibc hands blocks of more than 32 MiB back to the system when they are freed, and gets them again, page by
-page, for the next batch: of long texts on CPUs that took a tenth of all time. Elsewhere than with glibc these variables
-say nothing.
+By default glibc returns freed blocks of more than 32 MiB to the system and requests them again, page by page, for the
+next batch: for long texts on CPUs this took a tenth of the time. Other C libraries ignore these variables.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str
 
 @contextmanager
 def memory_kept() -> Iterator[None]:
-    """Processes that are started meanwhile keep their memory; what the user has set stays."""
+    """Set the variables for processes that are started inside the block; values set by the user are kept."""
     new = {name: value for name, value in ALLOCATOR.items() if name not in os.environ}
     os.environ.update(new)
     try:

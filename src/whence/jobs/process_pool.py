@@ -1,4 +1,4 @@
-"""This machine: one process, or a pool of them, each with the model loaded once."""
+"""The local engine: this process, or a pool of worker processes, each with the model loaded once."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ import torch
 from ..errors import InputError, ModelError
 from ..explainer.explainer import Explainer
 from ..inputs.pretrained import quiet
-from .dataset_parts import Chunk, Chunks
+from .dataset_parts import Chunk, ChunkedDataset
 from .malloc_env import memory_kept
-from .worker import Done, Worker
-from .worker_config import Task
+from .worker import ChunkResult, Worker
+from .worker_config import WorkerConfig
 
-TRIES = 5  # of a part whose worker died
-AHEAD = 2  # parts per worker that are begun or waiting
+TRIES = 5  # for a chunk whose worker died
+AHEAD = 2  # chunks per worker that are running or queued
 
 
-class Local:
-    """Worker processes on this machine.
+class ProcessPoolEngine:
+    """An engine of worker processes on this machine.
 
     Args:
         workers: how many; 1: this process itself. By default one per core, and one where there is a GPU or where the
             model is given as an object, not as a path.
 
-    A worker that dies (killed, or out of memory) is replaced, and its part is explained again.
+    A worker that dies (killed, or out of memory) is replaced, and its chunk is explained again.
     """
 
     def __init__(self, workers: int | None = None) -> None:
@@ -42,50 +42,59 @@ class Local:
             raise InputError(f"A run has at least 1 worker, not {workers}.")
         self.workers = workers
 
-    def results(self, task: Task, chunks: Chunks, stopping: Callable[[], bool]) -> Iterator[Done]:
-        """See :class:`Engine`."""
-        count = self.workers or self._default(task)
+    @property
+    def in_process(self) -> bool:
+        """Whether this process is the only worker."""
+        return self.workers == 1
+
+    def results(
+        self, config: WorkerConfig, chunks: ChunkedDataset, stopping: Callable[[], bool]
+    ) -> Iterator[ChunkResult]:
+        """See :class:`whence.jobs.engine.Engine`."""
+        count = self.workers or self._default_workers(config)
         if count == 1:
-            worker = Worker(task)
+            worker = Worker(config)
             for chunk in chunks:
                 yield worker(chunk)
                 if stopping():
                     return
             return
-        if isinstance(task.model, Explainer):
+        if isinstance(config.model, Explainer):
             raise InputError("Several workers load the model themselves: give its path or id, not an explainer.")
         with memory_kept():
-            yield from self._pool(task, iter(chunks), stopping, count)
+            yield from self._pool(config, iter(chunks), stopping, count)
 
-    def _default(self, task: Task) -> int:
-        device = str(task.loading.get("device") or "cpu")
-        return 1 if isinstance(task.model, Explainer) or not device.startswith("cpu") else (os.cpu_count() or 1)
+    def _default_workers(self, config: WorkerConfig) -> int:
+        device = str(config.loading.get("device") or "cpu")
+        return 1 if isinstance(config.model, Explainer) or not device.startswith("cpu") else (os.cpu_count() or 1)
 
-    def _pool(self, task: Task, chunks: Iterator[Chunk], stopping: Callable[[], bool], count: int) -> Iterator[Done]:
+    def _pool(
+        self, config: WorkerConfig, chunks: Iterator[Chunk], stopping: Callable[[], bool], count: int
+    ) -> Iterator[ChunkResult]:
         tries: Counter[int] = Counter()
-        left: deque[Chunk] = deque()  # parts that were taken and are not begun, those of workers that died among them
+        queue: deque[Chunk] = deque()  # chunks that were read and are not running, including those of dead workers
         while True:
-            pool = _executor(task, count)
-            running: dict[Future[Done], Chunk] = {}
+            pool = _executor(config, count)
+            running: dict[Future[ChunkResult], Chunk] = {}
             try:
                 while True:
                     while len(running) < AHEAD * count and not stopping():
-                        left.extend([] if left else islice(chunks, 1))
-                        if not left:
+                        queue.extend([] if queue else islice(chunks, 1))
+                        if not queue:
                             break
-                        running[pool.submit(_explain, left[0])] = left[0]
-                        left.popleft()
+                        running[pool.submit(_explain, queue[0])] = queue[0]
+                        queue.popleft()
                     if not running:
                         return
                     for future in wait(running, timeout=1.0, return_when=FIRST_COMPLETED).done:
-                        done = future.result()
+                        result = future.result()
                         del running[future]
-                        yield done
+                        yield result
             except BrokenProcessPool:
                 for future in [f for f in running if f.done() and f.exception() is None]:
                     del running[future]
                     yield future.result()
-                left.extendleft(sorted(running.values(), key=lambda chunk: -chunk.number))
+                queue.extendleft(sorted(running.values(), key=lambda chunk: -chunk.number))
                 tries.update(chunk.number for chunk in running.values())
                 worst, times = max(tries.items(), key=lambda item: item[1], default=(0, 0))
                 if times > TRIES:
@@ -97,32 +106,32 @@ class Local:
                 pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _executor(task: Task, count: int) -> ProcessPoolExecutor:
+def _executor(config: WorkerConfig, count: int) -> ProcessPoolExecutor:
     threads = max(1, (os.cpu_count() or 1) // count)
     return ProcessPoolExecutor(
-        count, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(task, threads, os.getpid())
+        count, multiprocessing.get_context("spawn"), initializer=_start_worker, initargs=(config, threads, os.getpid())
     )
 
 
 _worker: Worker | None = None
 
 
-def _begin(task: Task, threads: int, parent: int) -> None:
-    """Load the model; leave interruptions to the parent, and end if it does."""
+def _start_worker(config: WorkerConfig, threads: int, parent: int) -> None:
+    """Load the model; ignore interrupts, which the parent handles, and exit when the parent exits."""
     global _worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()
     quiet()
     torch.set_num_threads(threads)
-    _worker = Worker(task)
+    _worker = Worker(config)
 
 
-def _explain(chunk: Chunk) -> Done:
+def _explain(chunk: Chunk) -> ChunkResult:
     assert _worker is not None
     return _worker(chunk)
 
 
-def _end_with(parent: int) -> None:
+def _exit_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)

@@ -1,4 +1,4 @@
-"""A run summed up as a page: words by class with their intervals, mean maps, and samples to look at."""
+"""The HTML report of a summary: words by class with their intervals, mean maps, and samples to look at."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..results.input_origin import Span, TextOrigin
 from .row_schema import Row
 from .summary import Group, Summary
 
-WORDS = 15  # of each class, for it and against it
+WORDS = 15  # per class, for it and against it
 KINDS = {
     "strongest": "The model was surest of these.",
     "weakest": "Here it was least sure.",
@@ -26,31 +26,31 @@ KINDS = {
 }
 
 
-def page(found: Summary) -> str:
-    """The page, which needs nothing else."""
+def page(summary: Summary) -> str:
+    """Return the report as one self-contained HTML document."""
     intro = [
-        f"{found.samples:,} explanations in '{found.directory.name}'"
-        + (f"; {found.failed:,} rows failed and are left out." if found.failed else "."),
+        f"{summary.samples:,} explanations in '{summary.directory.name}'"
+        + (f"; {summary.failed:,} rows failed and are left out." if summary.failed else "."),
     ]
-    if found.words:
+    if summary.words:
         intro.append(
             "Words are in the order of what they surely count: the end of the 95 % interval of their mean that is "
             "nearer to zero."
         )
-    sections = [_group(found, group) for group in found.groups()]
-    cards = [_card(row) for kind in KINDS for row in found.examples if row["kind"] == kind]
+    sections = [_group(summary, group) for group in summary.groups()]
+    cards = [_card(row) for kind in KINDS for row in summary.examples if row["kind"] == kind]
     return drawn(cards, "What drives the model", intro, sections)
 
 
-def _group(found: Summary, group: Group) -> Markup:
+def _group(summary: Summary, group: Group) -> Markup:
     method, name = group
     parts: list[Markup] = []
     for against in (False, True):
-        rows = found.top(group, WORDS, against)
+        rows = summary.top(group, WORDS, against)
         if rows:
             title = f"{'Against' if against else 'For'} {name}"
             parts.append(_table(title, rows, max(max(abs(r["low"]), abs(r["high"])) for r in rows)))
-    for row in found.maps:
+    for row in summary.maps:
         if (row["method"], row["class"]) == group:
             patches = np.array(row["map"]).reshape(row["height"], row["width"])
             drawing = draw_grid(_grid(patches), float(np.abs(patches).max()), Medium(live=False)).markup
@@ -81,7 +81,7 @@ def _signed(number: float) -> str:
 
 
 def _bar(row: Row, limit: float) -> Markup:
-    """The mean as a bar from zero, its interval as a line."""
+    """Return the mean as a bar from zero, and its interval as a line."""
     low, high, mean = (100 + 100 * row[key] / (limit or 1.0) for key in ("low", "high", "mean"))
     left, right = sorted((100.0, mean))
     shape = "whence-for" if row["mean"] >= 0 else "whence-against"
@@ -94,7 +94,7 @@ def _bar(row: Row, limit: float) -> Markup:
 
 
 def _card(row: Row) -> Card:
-    """A sample as it is shown everywhere else."""
+    """Return a sample as a card."""
     title = f"{row['kind']}: {_title(row)}"
     told = [] if row["label"] is None else [f"The dataset says: {row['label']}."]
     panel = _panel(row)

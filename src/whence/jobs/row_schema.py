@@ -1,4 +1,4 @@
-"""What is kept of each sample: a row of a table, whose columns are documented in ``docs/run.md``."""
+"""The columns of a row: one per sample and method. They are documented in ``docs/run.md``."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 from .._utils.optional_imports import need
 from ..explanations.explanation import Explanation
 from ..results.input_origin import TextOrigin
-from .dataset_parts import Given
+from .dataset_parts import JobSample
 
 Row = dict[str, Any]
 
 
 def schema() -> Any:
-    """The columns, as Arrow knows them."""
+    """Return the Arrow schema."""
     arrow = need("pyarrow", "runs over datasets", "data")
     word = arrow.struct([("text", arrow.string()), ("score", arrow.float32())])
     span = arrow.struct([("start", arrow.int32()), ("end", arrow.int32()), ("part", arrow.int8())])
-    kinds = {
+    types = {
         "id": arrow.string(), "input": arrow.string(), "second": arrow.string(), "label": arrow.string(),
         "tokens": arrow.list_(arrow.string()), "offsets": arrow.list_(span), "scores": arrow.list_(arrow.float32()),
         "words": arrow.list_(word), "truncated": arrow.bool_(),
@@ -31,31 +31,33 @@ def schema() -> Any:
         "method": arrow.string(), "options": arrow.string(), "model": arrow.string(), "whence": arrow.string(),
         "error": arrow.string(),
     }  # fmt: skip
-    return arrow.schema(list(kinds.items()))
+    return arrow.schema(list(types.items()))
 
 
-def named(sample: Given) -> Row:
-    """The columns that say which sample it is."""
+def sample_columns(sample: JobSample) -> Row:
+    """Return the columns that identify a sample."""
     texts = list(sample.input) if isinstance(sample.input, tuple) else [sample.input]
     if isinstance(sample.input, dict):
         texts = [sample.input.get("image"), sample.input.get("text")]
-    told = [str(t) if isinstance(t, str | Path) else None for t in (*texts, None)[:2]]
+    inputs = [str(t) if isinstance(t, str | Path) else None for t in (*texts, None)[:2]]
     label = None if sample.label is None else str(sample.label)
-    return {"id": sample.id, "input": told[0], "second": told[1], "label": label, "error": sample.error}
+    return {"id": sample.id, "input": inputs[0], "second": inputs[1], "label": label, "error": sample.error}
 
 
-def found(e: Explanation) -> Row:
-    """The columns of an explanation (a batch of one)."""
+def explanation_columns(e: Explanation) -> Row:
+    """Return the columns of an explanation (a batch of one)."""
     row: Row = {
         "scores": e.scores[0].float().numpy(), "value": float(e.value[0]), "target": e.target_names[0],
         "truncated": False,
     }  # fmt: skip
-    chances = e.probabilities
+    probabilities = e.probabilities
     for name, index in (("prediction", e.prediction), ("target", e.target)):
         if index is not None:
             row[f"{name}_index"] = int(index[0])
-        if index is not None and chances is not None:
-            row["probability" if name == "prediction" else "target_probability"] = float(chances[0, int(index[0])])
+        if index is not None and probabilities is not None:
+            row["probability" if name == "prediction" else "target_probability"] = float(
+                probabilities[0, int(index[0])]
+            )
     row["prediction"] = e.prediction_names[0] if e.prediction_names else None
     if e.ledger is not None and e.ledger.sums.shape[1]:
         row["kept"] = float(e.ledger.sums[0, 0] / e.ledger.total[0])

@@ -1,4 +1,4 @@
-"""What is done with each sample: the same for every worker, and all that a worker needs to know."""
+"""The configuration of workers: the model, the methods and the target."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,42 +14,49 @@ import torch
 from .._utils.fingerprint import of_model, of_values
 from ..explainer.explainer import Explainer
 
+#: names of methods, each with its options
+Methods = tuple[tuple[str, Mapping[str, Any]], ...]
+
 
 @dataclass(frozen=True)
-class Task:
-    """A model and what is asked of it.
+class WorkerConfig:
+    """The configuration of a worker.
 
     Attributes:
-        model: a directory or an id on the hub; or an explainer, which only its own process can use.
+        model: a directory or an id on the hub; or an explainer, which only this process can use.
         methods: each with its options.
-        target: as for :func:`whence.explain`, or ``"label"``: each sample's own.
-        batch_size: how many are explained together.
+        target: as for :func:`whence.explain`, or ``"label"``: each sample's label.
+        batch_size: the largest number of samples in a batch.
         loading: the arguments of :meth:`whence.Explainer.from_pretrained`.
-        fingerprint: of the model, once it is known.
+        fingerprint: hash of the model's weights, once it is known.
     """
 
-    model: str | Explainer
-    methods: tuple[tuple[str, Mapping[str, Any]], ...]
+    model: str | Path | Explainer
+    methods: Methods
     target: Any = None
     batch_size: int = 32
     loading: Mapping[str, Any] = field(default_factory=dict)
     fingerprint: str = ""
 
     def explainer(self) -> Explainer:
-        """The model, loaded."""
+        """Load the model."""
         if isinstance(self.model, Explainer):
             return self.model
         loading = dict(self.loading)
         if isinstance(loading.get("dtype"), str) and loading["dtype"] != "auto":
             loading["dtype"] = getattr(torch, loading["dtype"])
-        return Explainer.from_pretrained(self.model, **loading)
+        return Explainer.from_pretrained(str(self.model), **loading)
 
     def settings(self, explainer: Explainer) -> dict[str, Any]:
-        """What the rows depend on, apart from the dataset."""
-        model, processor = explainer.model, _processor(explainer)
+        """Return what the rows depend on, apart from the dataset."""
+        model = explainer.model
         return {
             "whence": metadata.version("whence"),
-            "model": {"class": type(model).__name__, "fingerprint": of_model(model), "processor": processor},
+            "model": {
+                "class": type(model).__name__,
+                "fingerprint": of_model(model),
+                "processor": _processor(explainer),
+            },
             "methods": [{"method": name, "options": dict(options)} for name, options in self.methods],
             "target": self.target,
             "batch size": self.batch_size,
@@ -58,11 +66,11 @@ class Task:
 
 
 def _processor(explainer: Explainer) -> str:
-    """What turns inputs into tensors, by name; of a tokenizer, its words, too."""
+    """Return the processor's class and a hash of its vocabulary and settings."""
     processor = explainer.processor
     vocabulary: dict[str, int] = getattr(processor, "get_vocab", dict)()
-    told: dict[str, Any] = getattr(processor, "to_dict", dict)()
+    options: dict[str, Any] = getattr(processor, "to_dict", dict)()
     words = json.dumps(
-        [sorted(vocabulary.items()), {k: v for k, v in told.items() if isinstance(v, int | float | str)}]
+        [sorted(vocabulary.items()), {k: v for k, v in options.items() if isinstance(v, int | float | str)}]
     )
     return f"{type(processor).__name__} {of_values([words])}"

@@ -1,7 +1,7 @@
-"""Regions as COCO JSON: masks as run-length codes, as the format allows them uncompressed.
+"""Regions as COCO JSON, with masks as uncompressed run-length encoding.
 
-A code counts pixels column by column: how many are outside the mask, then how many are in it, and so on in turn. It
-begins with 0 where the first pixel is in the mask.
+The counts are of pixels column by column, alternating between outside and inside the mask. They begin with 0 where the
+first pixel is in the mask.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .region import Region, checked
 
 
 def encode(mask: Tensor) -> dict[str, list[int]]:
-    """A mask ``[H, W]`` as a run-length code: its ``size``, and ``counts``.
+    """Return the run-length encoding of a mask ``[H, W]``: its ``size``, and ``counts``.
 
     Example:
         >>> encode(torch.tensor([[False, True], [False, True]]))
@@ -35,7 +35,7 @@ def encode(mask: Tensor) -> dict[str, list[int]]:
 
 
 def decode(code: Mapping[str, Sequence[int]]) -> Tensor:
-    """The mask ``[H, W]`` of a run-length code.
+    """Return the mask ``[H, W]`` of a run-length encoding.
 
     Example:
         >>> decode({"size": [2, 2], "counts": [2, 2]})
@@ -62,11 +62,11 @@ def decode(code: Mapping[str, Sequence[int]]) -> Tensor:
 
 
 class Coco:
-    """A COCO file, picture by picture.
+    """A COCO file, built image by image.
 
-    An annotation has the region's mask, its score, and a box: the one that a detector drew, or else the mask's own. A
-    category's number is that of the model's class, so that results of a detector of COCO's classes can be compared
-    with COCO's truth; what is no class, or whose number is taken, gets the next one.
+    An annotation has the region's mask, its score, and a box: the detector's, or else the mask's bounding box. The id
+    of a category is the model's class index, so that a detector of COCO's classes can be compared with COCO's ground
+    truth; a target that is no class, or whose index is taken, gets the next free id.
 
     Example:
         >>> coco = whence.Coco()
@@ -80,12 +80,12 @@ class Coco:
         self._categories: dict[str, int] = {}
 
     def add(self, picture: str | Path, regions: Sequence[Region], size: tuple[int, int] | None = None) -> None:
-        """Add a picture with its regions.
+        """Add an image with its regions.
 
         Args:
             picture: the name of its file.
-            regions: all of this picture.
-            size: its height and width, which have to be given where it has no regions.
+            regions: all regions of this image.
+            size: its height and width, required where it has no regions.
         """
         sizes = {(r.mask.shape[0], r.mask.shape[1]) for r in regions} | ({size} if size else set())
         if len(sizes) != 1:
@@ -94,7 +94,8 @@ class Coco:
                 f"The regions of '{picture}' {told}: add each picture with its own regions, and one that has none "
                 "with size=(height, width)."
             )
-        (height, width), number = sizes.pop(), len(self._images) + 1
+        height, width = sizes.pop()
+        number = len(self._images) + 1
         self._images.append({"id": number, "file_name": str(picture), "height": height, "width": width})
         for region in regions:
             left, top, right, bottom = region.detected or region.box
@@ -111,7 +112,7 @@ class Coco:
 
     @property
     def document(self) -> dict[str, Any]:
-        """All of it, as JSON has it: ``images``, ``annotations``, ``categories``."""
+        """The JSON document: ``images``, ``annotations``, ``categories``."""
         categories = [{"id": number, "name": name} for name, number in self._categories.items()]
         return {
             "info": {"description": "Regions located by Whence"},
@@ -121,7 +122,7 @@ class Coco:
         }
 
     def save(self, path: str | Path) -> Path:
-        """Write it, whole or not at all."""
+        """Write the file atomically."""
         path = Path(path)
         if path.suffix.lower() != ".json":
             raise InputError(f"A COCO file is saved as .json, not as '{path.name}'.")

@@ -1,9 +1,9 @@
-"""What a detector found, each object a target that can be explained.
+"""The objects that a detector finds, each a target that can be explained.
 
-Any model that answers with logits ``[batch, queries, classes]`` and boxes ``[batch, queries, 4]`` is a detector. Where
-it has one class more than names, the last is "no object" and probabilities are a softmax, as in DETR; else each is a
-sigmoid, as in Deformable DETR and its followers. Where the classes are not those that have names, but texts that were
-asked for (OWL-ViT), they go by these texts, or by their numbers.
+Any model whose outputs have logits ``[batch, queries, classes]`` and boxes ``[batch, queries, 4]`` is a detector. Where
+it has one class more than names, the last is "no object" and probabilities are a softmax, as in DETR; otherwise each is
+a sigmoid, as in Deformable DETR and its successors. Where the classes are the texts of the input (OWL-ViT), their names
+are these texts, or their indices.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Detection:
     """An object that a detector found.
 
     Attributes:
-        query: the query that found it.
-        category: the number of its class.
+        query: the index of its query.
+        category: the index of its class.
         label: the class's name.
         score: its probability.
-        box: left, top, right and bottom, in pixels of the picture.
+        box: left, top, right and bottom, in pixels of the image.
     """
 
     query: int
@@ -44,21 +44,21 @@ class Detection:
     box: Box
 
     def logit(self, outputs: Any) -> Tensor:
-        """``[batch]``: the logit of its class at its query, a target for :func:`whence.explain`."""
-        logits, _ = _answers(outputs)
+        """Return ``[batch]``: the logit of its class at its query, a target for :func:`whence.explain`."""
+        logits, _ = _logits_and_boxes(outputs)
         return logits[:, self.query, self.category]
 
 
 def detect(
     explainer: Explainer, image: Any, confidence: float = 0.5, target: int | str | None = None
 ) -> list[Detection]:
-    """The objects that a detector finds in a picture, the most probable first.
+    """Return the objects that a detector finds in an image, the most probable first.
 
     Args:
         explainer: of a detector.
-        image: one picture, as the explainer takes it.
-        confidence: the probability above which a query has found an object.
-        target: only objects of this class, by number or label.
+        image: one image, as the explainer takes it.
+        confidence: the probability above which a query counts as an object.
+        target: only objects of this class, by index or label.
 
     Example:
         >>> cat, *others = detect(explainer, "street.jpg")
@@ -68,16 +68,18 @@ def detect(
         raise InputError(f"The confidence is a probability from 0 to below 1, not {confidence!r}.")
     sample = explainer.read(image)
     outputs = _outputs(explainer, sample)
-    logits, boxes = _answers(outputs)
-    each, known = logits[0].double(), explainer.answers.labels or labels_of(explainer.answers.model)
-    last = says_nothing(outputs, each.shape[-1], known)
-    probabilities = each.softmax(-1)[:, :-1] if last else each.sigmoid()
+    logits, boxes = _logits_and_boxes(outputs)
+    logits = logits[0].double()
+    known = explainer.answers.labels or labels_of(explainer.answers.model)
+    has_no_object = says_nothing(outputs, logits.shape[-1], known)
+    probabilities = logits.softmax(-1)[:, :-1] if has_no_object else logits.sigmoid()
     names = _names(explainer.answers.labels, known, sample, outputs, probabilities.shape[-1])
     wanted = None if target is None else class_index(target, probabilities.shape[-1], names)
     scores, classes = probabilities.max(-1)
     out = []
     for query in scores.argsort(descending=True, stable=True).tolist():
-        score, number = float(scores[query]), int(classes[query])
+        score = float(scores[query])
+        number = int(classes[query])
         if score > confidence and wanted in (None, number):
             box = _placed(boxes[0, query].tolist(), sample)
             out.append(Detection(query, number, names.get(number, str(number)), score, box))
@@ -85,21 +87,21 @@ def detect(
 
 
 def finds_objects(explainer: Explainer, image: Any) -> bool:
-    """Whether a model answers with boxes, so that objects can be asked for; one forward.
+    """Return whether the model is a detector: its outputs have boxes; this takes one forward pass.
 
     Example:
         >>> finds_objects(explainer, "street.jpg")
         True
     """
     try:
-        _answers(_outputs(explainer, explainer.read(image)))
+        _logits_and_boxes(_outputs(explainer, explainer.read(image)))
     except ModelError:
         return False
     return True
 
 
 def _outputs(explainer: Explainer, sample: Sample) -> Any:
-    """What the model says of one input."""
+    """Return the outputs of the model for one input."""
     tensors = explainer.placed(collate([sample]))
     with torch.no_grad(), undisturbed(explainer.model):
         return explainer.model(tensors[""]) if list(tensors) == [""] else explainer.model(**tensors)
@@ -108,7 +110,7 @@ def _outputs(explainer: Explainer, sample: Sample) -> Any:
 def _names(
     given: Mapping[int, str], known: Mapping[int, str], sample: Sample, outputs: Any, classes: int
 ) -> Mapping[int, str]:
-    """What the classes are called: as the user says, by the texts that were asked for, or as the model says."""
+    """Return the names of the classes: given by the user, the texts of the input, or the model's."""
     if given:
         return given
     if reads_texts(outputs):
@@ -117,9 +119,10 @@ def _names(
     return known if known and max(known) < classes else {}
 
 
-def _answers(outputs: Any) -> tuple[Tensor, Tensor]:
-    """Logits ``[batch, queries, classes]`` and boxes ``[batch, queries, 4]``."""
-    logits, boxes = query_logits(outputs), named_output(outputs, "pred_boxes")
+def _logits_and_boxes(outputs: Any) -> tuple[Tensor, Tensor]:
+    """Return logits ``[batch, queries, classes]`` and boxes ``[batch, queries, 4]``."""
+    logits = query_logits(outputs)
+    boxes = named_output(outputs, "pred_boxes")
     if logits is None or boxes is None or logits.dim() != 3 or boxes.shape != (*logits.shape[:2], 4):
         raise ModelError(
             f"The model answers with {type(outputs).__name__}, in which there are no logits [batch, queries, classes] "
@@ -130,22 +133,37 @@ def _answers(outputs: Any) -> tuple[Tensor, Tensor]:
 
 
 def _placed(centred: list[float], sample: Sample) -> Box:
-    """A box in pixels of the picture, from its centre, width and height as shares of what the model saw.
+    """Return a box in pixels of the image, from its centre, width and height as shares of the model's input.
 
-    They are shares of what there is of the picture in the model's input: padding does not count.
+    They are shares of the image in the model's input, without padding.
     """
     origin = next((o for o in sample.origins.values() if isinstance(o, ImageOrigin)), None)
     edges = []
     for axis in (1, 0):
-        middle, half = centred[1 - axis], centred[3 - axis] / 2
-        if origin is None:  # on the model's input itself
-            limit = next(t.shape[axis - 2] for t in sample.tensors.values() if t.dim() == 4)
-            low, high, scale, shift = 0.0, float(limit), 1.0, 0.0
+        middle = centred[1 - axis]
+        half = centred[3 - axis] / 2
+        ends = (middle - half, middle + half)
+        if origin is None:
+            edges.append(_on_input(ends, sample, axis))
         else:
-            limit, scale, shift = origin.image.shape[axis], origin.scale[axis], origin.shift[axis]
-            first, last = sorted((shift, scale * limit + shift))
-            low, high = max(0.0, first), min(float(origin.size[axis]), last)
-        ends = sorted((low + end * (high - low) - shift) / scale for end in (middle - half, middle + half))
-        edges.append([min(max(end, 0.0), float(limit)) for end in ends])
+            edges.append(_on_image(ends, origin, axis))
     (left, right), (top, bottom) = edges
     return left, top, right, bottom
+
+
+def _on_input(ends: tuple[float, float], sample: Sample, axis: int) -> list[float]:
+    """Return the ends of a side in pixels of the model's input, where there is no image behind it."""
+    limit = float(next(t.shape[axis - 2] for t in sample.tensors.values() if t.dim() == 4))
+    return [min(max(end * limit, 0.0), limit) for end in sorted(ends)]
+
+
+def _on_image(ends: tuple[float, float], origin: ImageOrigin, axis: int) -> list[float]:
+    """Return the ends of a side in pixels of the image, cut at its borders."""
+    limit = float(origin.image.shape[axis])
+    scale = origin.scale[axis]
+    shift = origin.shift[axis]
+    first, last = sorted((shift, scale * limit + shift))
+    low = max(0.0, first)
+    high = min(float(origin.size[axis]), last)
+    placed = sorted((low + end * (high - low) - shift) / scale for end in ends)
+    return [min(max(end, 0.0), limit) for end in placed]

@@ -1,4 +1,4 @@
-"""From an explanation to a place: the heat map, laid on the user's own picture and cut at a threshold."""
+"""``whence.locate``: the heat map of an explanation, resized to the image and cut at a threshold."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from torch import Tensor
 from ..errors import InputError
 from ..explanations.explanation import Explanation
 from ..results.input_origin import ImageOrigin
-from .connected_components import largest as largest_part
+from .connected_components import largest as largest_component
 from .region import Region
 from .threshold import Threshold, threshold_of
 
-#: an explanation, or lists of them in lists: of many pictures, of several targets, of both
+#: an explanation, or nested lists of them: of many images, of several targets, of both
 Explained: TypeAlias = "Explanation | Sequence[Explained]"
 
 
 def locate(explanation: Explained, threshold: Threshold = "mean", *, largest: bool = False) -> list[Region]:
-    """Where in its picture each explanation points: a mask and a box.
+    """Return where in its image each explanation points: a mask and a box.
 
-    Only what the model saw of a picture counts; what its processor cut off is never in a mask.
+    A mask covers only the part of the image that the model saw, without what its processor cropped.
 
     Args:
-        explanation: of pictures; or a list, of many pictures, of several targets, or of several targets of each of
-            many pictures.
+        explanation: of images; or a list, of many images, of several targets, or of several targets of each of many
+            images.
         threshold: ``"mean"`` (Chefer et al., CVPR 2021), ``"otsu"``, or a share, from 0 to below 1, of the way from
             the smallest to the largest value of the map.
-        largest: keep only the largest connected part of each mask.
+        largest: keep only the largest connected component of each mask.
 
     Returns:
         A region for each sample of each explanation, in their order.
@@ -43,7 +43,7 @@ def locate(explanation: Explained, threshold: Threshold = "mean", *, largest: bo
 
 
 def _each(explained: Explained) -> Iterator[Explanation]:
-    """Every explanation of a list, also of lists in it."""
+    """Yield every explanation of nested lists."""
     if isinstance(explained, Explanation):
         yield explained
     elif isinstance(explained, list | tuple):
@@ -57,13 +57,14 @@ def _each(explained: Explained) -> Iterator[Explanation]:
 
 
 def mask_of(one: Explanation, threshold: Threshold) -> Tensor:
-    """``[H, W]``, bool: where the heat map of one sample is above the threshold."""
-    heat, seen = one.heatmap()[0].cpu().double(), seen_of(one)
+    """Return ``[H, W]``, bool: where the heat map of one sample is above the threshold."""
+    heat = one.heatmap()[0].cpu().double()
+    seen = seen_of(one)
     return seen & (heat > threshold_of(heat[seen], threshold))
 
 
 def seen_of(one: Explanation) -> Tensor:
-    """``[H, W]``, bool: which pixels of the picture are in the model's input."""
+    """Return ``[H, W]``, bool: which pixels of the image are in the model's input."""
     pictures = [o for origins in one.origins for o in origins.values() if isinstance(o, ImageOrigin)]
     if not pictures:
         return torch.ones(one.heatmap().shape[1:], dtype=torch.bool)
@@ -72,11 +73,12 @@ def seen_of(one: Explanation) -> Tensor:
 
 def _region(one: Explanation, threshold: Threshold, largest: bool) -> Region:
     mask = mask_of(one, threshold)
-    mask = largest_part(mask) if largest else mask
+    mask = largest_component(mask) if largest else mask
     label = one.target_names[0] if one.target_names else "the target"
     if one.target is None:
         return Region(mask, float(one.value[0]), label)
-    number, probabilities = int(one.target[0]), one.probabilities
+    number = int(one.target[0])
+    probabilities = one.probabilities
     score = float(one.value[0] if probabilities is None else probabilities[0, number])
-    is_class = one.labels.get(number, str(number)) == label  # not one class rather than another
+    is_class = one.labels.get(number, str(number)) == label  # not a contrast of two classes
     return Region(mask, score, label, number if is_class else None)

@@ -1,4 +1,4 @@
-"""A place in a picture: a mask, its box, and what is said to be there."""
+"""A region of an image: a mask, its box, and its label."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """A place in a picture.
+    """A region of an image.
 
     Attributes:
-        mask: ``[H, W]``, bool: its pixels, in the picture's own size.
-        score: the probability of what is said to be there; where there are no classes, the value that was explained.
-        label: what is said to be there.
-        category: its number among the model's classes; ``None`` if it is no class.
-        detected: the box that the model itself drew, if it draws boxes.
+        mask: ``[H, W]``, bool: its pixels, in the size of the image.
+        score: the probability of its class; where there are no classes, the value that was explained.
+        label: the name of its class or target.
+        category: the index of its class; ``None`` if it is no class.
+        detected: the box of the detector, if the model is one.
 
     Example:
         >>> (region,) = whence.locate(explainer("cat.jpg"))
@@ -44,12 +44,12 @@ class Region:
 
     @property
     def box(self) -> Box:
-        """The smallest box around the mask; ``(0, 0, 0, 0)`` if nothing is in it."""
+        """The bounding box of the mask; ``(0, 0, 0, 0)`` if it is empty."""
         return box_of(self.mask)
 
     @property
     def share(self) -> float:
-        """The share of the picture that is in the mask."""
+        """The share of the image that is in the mask."""
         return float(self.mask.float().mean())
 
     def save(self, path: str | Path) -> Path:
@@ -69,7 +69,7 @@ class Region:
 
 
 def checked(mask: Tensor) -> Tensor:
-    """A mask, or a sentence that says why it is none."""
+    """Return the mask; raise if it is not a bool tensor ``[H, W]``."""
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.dim() != 2:
         shape = f" of {mask.dtype} and shape {list(mask.shape)}" if isinstance(mask, Tensor) else ""
         raise InputError(
@@ -80,7 +80,7 @@ def checked(mask: Tensor) -> Tensor:
 
 
 def box_of(mask: Tensor) -> tuple[int, int, int, int]:
-    """Left, top, right and bottom of ``[H, W]``, the last two exclusive; zeros for an empty mask.
+    """Return left, top, right and bottom of a mask ``[H, W]``, the last two exclusive; zeros for an empty mask.
 
     Example:
         >>> box_of(torch.tensor([[False, False], [False, True]]))

@@ -1,13 +1,14 @@
 """Masks from a detector that was trained on boxes alone (Chefer, Gur, Wolf, ICCV 2021, for DETR).
 
-Each query whose class has a probability above 0.5 is a target of its own, the logit of that class; its relevance to
-the patches of the picture, cut by Otsu's threshold, is the mask of the object.
+Each query whose class has a probability above 0.5 is a target of its own, the logit of that class; its relevance on the
+patches of the image, cut at Otsu's threshold, is the mask of the object.
 
-Where published code differs: it finds the threshold on the grid of patches, in 256 grey levels, and then enlarges the
-mask bilinearly, all pixels above 0 counting, so that masks grow by up to a patch on each side. Here the map is enlarged
-first and cut afterwards.
+Where published code differs: it finds the threshold on the grid of patches, in 256 grey levels, and then upsamples the
+mask bilinearly and keeps all pixels above 0, so that masks grow by up to a patch on each side. Here the map is
+upsampled first and cut afterwards.
 
-Cost: one forward to find the objects; one forward, and the method's backwards for each of them, to explain them.
+Cost: one forward pass to find the objects; one forward pass, and the method's backward passes per object, to explain
+them.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import torch
 from torch import Tensor
 
 from ..explainer.explainer import Explainer
-from ..targets.specs import every
-from .connected_components import largest as largest_part
+from ..targets.seed import every
+from .connected_components import largest as largest_component
 from .detection import detect
 from .locate import mask_of
 from .region import Box, Region
@@ -38,17 +39,17 @@ def segment(
     largest: bool = False,
     **options: Any,
 ) -> list[Region]:
-    """A mask of each object that a detector finds in a picture.
+    """Return a mask of each object that a detector finds in an image.
 
     Args:
         explainer: of a detector.
-        image: one picture, as the explainer takes it.
-        method: a name from :func:`whence.list_methods`.
+        image: one image, as the explainer takes it.
+        method: a name from :func:`whence.methods`.
         threshold: of the heat map, as for :func:`whence.locate`.
-        confidence: the probability above which a query has found an object.
-        target: only objects of this class, by number or label.
-        cut: leave out what is outside the box that the detector drew.
-        largest: keep only the largest connected part of each mask.
+        confidence: the probability above which a query counts as an object.
+        target: only objects of this class, by index or label.
+        cut: restrict each mask to the detector's box.
+        largest: keep only the largest connected component of each mask.
         options: the method's options.
 
     Returns:
@@ -65,13 +66,13 @@ def segment(
     for one, e in zip(found, explained, strict=True):
         mask = mask_of(e, threshold)
         mask = mask & within(one.box, mask) if cut else mask
-        mask = largest_part(mask) if largest else mask
+        mask = largest_component(mask) if largest else mask
         out.append(Region(mask, one.score, one.label, one.category, one.box))
     return out
 
 
 def within(box: Box, mask: Tensor) -> Tensor:
-    """``[H, W]``, bool, in the size of a mask: the pixels whose centres are in a box."""
+    """Return ``[H, W]``, bool, in the size of a mask: the pixels whose centres are in a box."""
     left, top, right, bottom = box
     y, x = (torch.arange(size) + 0.5 for size in mask.shape)
     return ((top <= y) & (y < bottom))[:, None] & ((left <= x) & (x < right))

@@ -1,10 +1,10 @@
-"""Where a heat map is cut in two: what is above the threshold is the object.
+"""Thresholds of heat maps: the pixels above the threshold are the object.
 
 =========  ==================================================================================================
 threshold  value
 =========  ==================================================================================================
 ``mean``   the mean of the map (Chefer et al., CVPR 2021)
-``otsu``   the value that parts the map into two classes with the largest variance between them,
+``otsu``   the value that splits the map into two classes with the largest variance between them,
            ``w0 w1 (m1 - m0)^2`` (Otsu 1979; Chefer et al., ICCV 2021, for DETR)
 a number   this share of the way from the smallest to the largest value (0.2: Zhou et al., CVPR 2016)
 =========  ==================================================================================================
@@ -24,7 +24,7 @@ Threshold = str | float
 
 
 def threshold_of(values: Tensor, threshold: Threshold) -> float:
-    """The value above which a pixel belongs to the object.
+    """Return the value above which a pixel belongs to the object.
 
     Args:
         values: of the pixels, any shape.
@@ -47,9 +47,9 @@ def threshold_of(values: Tensor, threshold: Threshold) -> float:
 
 
 def otsu(values: Tensor) -> float:
-    """Otsu's threshold of ``[n]`` values: the largest value of the lower class; of several that are as good, the first.
+    """Return Otsu's threshold of ``[n]`` values: the largest value of the lower class; of several optima, the first.
 
-    Where all values are the same there are no two classes: the threshold is that value, and nothing is above it.
+    Where all values are equal there are no two classes: the threshold is that value, and no value is above it.
     """
     ordered = values.double().sort().values
     count = len(ordered)
@@ -57,5 +57,7 @@ def otsu(values: Tensor) -> float:
         return float(ordered[0])
     below = torch.arange(1, count, dtype=torch.float64, device=values.device)  # the size of the lower class
     sums = (ordered - ordered.mean()).cumsum(0)[:-1]  # of the lower class; that of the upper one is its negative
-    between = sums**2 / (below * (count - below))  # w0 w1 (m1 - m0)^2, which no cut between equal values makes largest
+    between = sums**2 / (
+        below * (count - below)
+    )  # w0 w1 (m1 - m0)^2; a split between equal values is never the optimum
     return float(ordered[between.argmax()])

@@ -24,11 +24,12 @@ from tests.support.command_line import refused, run
 from tests.support.helpers import shared
 from tests.support.modalities import KINDS
 from tests.support.processors import WORDS, bert, bytes_bpe, small
-from whence.counterfactuals import counterfactual, save
-from whence.counterfactuals.budgeted_inference import Asked
+from whence.counterfactuals import save
+from whence.counterfactuals.budgeted_inference import BudgetedInference
+from whence.counterfactuals.counterfactual import counterfactual
 from whence.counterfactuals.edits import Change, texts
-from whence.counterfactuals.flip_criterion import Question
-from whence.counterfactuals.mlm_proposals import Filler
+from whence.counterfactuals.flip_criterion import FlipCriterion
+from whence.counterfactuals.mlm_proposals import WordProposer
 from whence.counterfactuals.rewriting import rewritten
 from whence.counterfactuals.search import Search, growing, likeliest
 from whence.inputs.sample import Sample
@@ -544,10 +545,10 @@ class Rule(torch.nn.Module):
 
 
 def searched(rule, places, relevance, budget=2000, likely=None):
-    asked = Asked(whence.Explainer(Rule(rule)), Made(places, likely), Question(0), budget, 8)
-    Search(asked, relevance).run()
-    assert asked.tried.total() <= budget
-    return asked
+    inference = BudgetedInference(whence.Explainer(Rule(rule)), Made(places, likely), FlipCriterion(0), budget, 8)
+    Search(inference, relevance).run()
+    assert inference.tried.total() <= budget
+    return inference
 
 
 def test_the_search_finds_the_smallest_set_wherever_it_hides():
@@ -555,12 +556,12 @@ def test_the_search_finds_the_smallest_set_wherever_it_hides():
     for _ in range(30):
         n, size = draw.randint(4, 9), draw.randint(1, 4)
         wanted = set(draw.sample(range(n), size))
-        asked = searched(lambda s, w=wanted: w <= s, list(range(n)), [draw.random() for _ in range(n)])
+        inference = searched(lambda s, w=wanted: w <= s, list(range(n)), [draw.random() for _ in range(n)])
         if wanted == {0, 1, 2, 3, 4, 5}:
             continue
-        assert asked.best == frozenset(wanted)
-        assert asked.minimal(asked.best)
-        assert asked.smallest(len(asked.best))
+        assert inference.best == frozenset(wanted)
+        assert inference.minimal(inference.best)
+        assert inference.smallest(len(inference.best))
 
 
 def test_a_smaller_set_is_found_off_the_path_of_relevance():
@@ -569,23 +570,23 @@ def test_a_smaller_set_is_found_off_the_path_of_relevance():
     def rule(s):
         return {0, 1, 2, 3} <= s or {6, 7} <= s
 
-    asked = searched(rule, list(range(8)), [8.0, 7, 6, 5, 4, 3, 2, 1])
-    assert asked.best == frozenset({6, 7})
+    inference = searched(rule, list(range(8)), [8.0, 7, 6, 5, 4, 3, 2, 1])
+    assert inference.best == frozenset({6, 7})
 
 
 def test_two_changes_are_given_up_for_another_one():
-    asked = searched(
+    inference = searched(
         lambda s: {0, 1, 2, 3} <= s or {2, 3, 9} <= s, list(range(12)), [12.0 - i for i in range(12)], budget=150
     )
-    assert asked.best == frozenset({2, 3, 9})
-    assert asked.tried["two for one"] > 0
+    assert inference.best == frozenset({2, 3, 9})
+    assert inference.tried["two for one"] > 0
 
 
 def test_what_is_not_needed_is_put_back():
     wanted = set(range(0, 36, 3))
-    asked = searched(wanted.issubset, list(range(40)), [40.0 - i for i in range(40)], budget=250)
-    assert asked.best == frozenset(wanted)
-    assert asked.irreducible(asked.best)
+    inference = searched(wanted.issubset, list(range(40)), [40.0 - i for i in range(40)], budget=250)
+    assert inference.best == frozenset(wanted)
+    assert inference.irreducible(inference.best)
 
 
 def test_flips_that_come_and_go_are_minimal_all_the_same():
@@ -594,9 +595,9 @@ def test_flips_that_come_and_go_are_minimal_all_the_same():
     def rule(s):
         return s == {0, 1, 2, 3} or s == {1, 3, 5, 6}
 
-    asked = searched(rule, list(range(7)), [9.0, 8, 7, 6, 5, 4, 3])
-    assert asked.best == frozenset({0, 1, 2, 3})
-    assert asked.minimal(asked.best)
+    inference = searched(rule, list(range(7)), [9.0, 8, 7, 6, 5, 4, 3])
+    assert inference.best == frozenset({0, 1, 2, 3})
+    assert inference.minimal(inference.best)
 
     def odd(s):
         return {0, 1, 2, 3, 4} == s or s == {0, 4}
@@ -606,11 +607,11 @@ def test_flips_that_come_and_go_are_minimal_all_the_same():
 
 def test_minimal_is_not_said_where_subsets_were_not_tried():
     wanted = set(range(12))
-    asked = searched(lambda s: wanted <= s, list(range(30)), [30.0 - i for i in range(30)], budget=300)
-    assert asked.best == frozenset(wanted)
-    assert asked.irreducible(asked.best)
-    assert not asked.minimal(asked.best)
-    assert not asked.smallest(12)
+    inference = searched(lambda s: wanted <= s, list(range(30)), [30.0 - i for i in range(30)], budget=300)
+    assert inference.best == frozenset(wanted)
+    assert inference.irreducible(inference.best)
+    assert not inference.minimal(inference.best)
+    assert not inference.smallest(12)
     short = searched(lambda s: wanted <= s, list(range(30)), [30.0 - i for i in range(30)], budget=15)
     assert not short.irreducible(short.best)
 
@@ -619,15 +620,15 @@ def test_what_is_said_to_be_certain_was_tried():
     relevance = [1.0, 3, 2, 9, 8, 4, 5, 7, 6, 0.5]
     said = set()
     for wanted, budget in product([{0, 1, 2}, {2, 8}, {0, 4, 5, 9}], range(1, 250, 12)):
-        asked = searched(wanted.issubset, list(range(10)), relevance, budget)
-        known, best = asked.known, asked.best
+        inference = searched(wanted.issubset, list(range(10)), relevance, budget)
+        known, best = inference.known, inference.best
         if best is None:
             continue
         every = [frozenset(s) for n in range(1, len(best)) for s in combinations(range(10), n)]
-        assert asked.irreducible(best) == all(best - {i} in known for i in best)
-        assert asked.minimal(best) == all(s in known for s in every if s < best)
-        assert asked.smallest(len(best)) == all(s in known for s in every)
-        said.add((asked.irreducible(best), asked.minimal(best), asked.smallest(len(best))))
+        assert inference.irreducible(best) == all(best - {i} in known for i in best)
+        assert inference.minimal(best) == all(s in known for s in every if s < best)
+        assert inference.smallest(len(best)) == all(s in known for s in every)
+        said.add((inference.irreducible(best), inference.minimal(best), inference.smallest(len(best))))
     assert said == {(False, False, False), (True, False, False), (True, True, False), (True, True, True)}
 
 
@@ -639,24 +640,24 @@ def test_of_one_place_one_change_is_made():
         return {1, 5} <= s
 
     places = [0, 0, 0, 1, 1, 1, 2]
-    asked = searched(rule, places, [3.0, 2.0, 1.0])
-    assert asked.best == frozenset({1, 5})
+    inference = searched(rule, places, [3.0, 2.0, 1.0])
+    assert inference.best == frozenset({1, 5})
     assert all(len({places[i] for i in s}) == len(s) for s in seen)
-    assert asked.smallest(2)
+    assert inference.smallest(2)
 
 
 def test_of_equal_sets_the_likelier_is_taken():
     likely = [-1.0, -9.0, -2.0, -3.0]
-    asked = searched(lambda s: bool(s & {1, 2, 3}), [0, 0, 1, 1], [1.0, 2.0], likely=likely)
-    assert asked.best == frozenset({2})
+    inference = searched(lambda s: bool(s & {1, 2, 3}), [0, 0, 1, 1], [1.0, 2.0], likely=likely)
+    assert inference.best == frozenset({2})
 
 
 def test_sets_are_counted():
     places = [0, 0, 0, 1, 1, 2]
-    asked = Asked(whence.Explainer(Rule(bool)), Made(places), Question(0), 10, 8)
+    inference = BudgetedInference(whence.Explainer(Rule(bool)), Made(places), FlipCriterion(0), 10, 8)
     for size in range(5):
         every = [s for s in combinations(range(6), size) if len({places[i] for i in s}) == size]
-        assert asked.count(size) == len(every)
+        assert inference.count(size) == len(every)
 
 
 def test_sets_come_by_their_sums():
@@ -692,20 +693,20 @@ def test_answers_near_the_border_are_asked_for_alone():
             return torch.tensor([[0.0, tip]]).expand(len(flags), 2) + torch.tensor([1.0, 1.0]) + 0 * self.weight
 
     model = Tipping()
-    asked = Asked(whence.Explainer(model), Made([0, 1, 2]), Question(0), 6, 8)
-    assert max(asked.ask([frozenset({i}) for i in range(3)], "")) < 0
+    inference = BudgetedInference(whence.Explainer(model), Made([0, 1, 2]), FlipCriterion(0), 6, 8)
+    assert max(inference.margins([frozenset({i}) for i in range(3)], "")) < 0
     assert model.sizes == [3, 1, 1, 1]
-    assert asked.left == 0
+    assert inference.remaining == 0
 
 
 def test_margins_are_positive_where_the_answer_flips():
     rows = np.array([[3.0, 1.0, 2.0], [1.0, 3.0, 2.0], [1.0, 2.0, 3.0]])
-    assert Question(0).margins(rows).tolist() == [-1.0, 2.0, 2.0]
-    assert Question(0, 2).margins(rows).tolist() == [-1.0, -1.0, 1.0]
-    assert Question(0, several=True).margins(rows - 2).tolist() == [-1.0, 1.0, 1.0]
-    assert Question(0, several=True, yes=False).margins(rows - 2).tolist() == [1.0, -1.0, -1.0]
-    assert np.allclose(Question(0).probabilities(rows).sum(1), 1)
-    assert math.isclose(Question(0, several=True).probabilities(rows)[0, 1], 1 / (1 + math.exp(-1)))
+    assert FlipCriterion(0).margins(rows).tolist() == [-1.0, 2.0, 2.0]
+    assert FlipCriterion(0, 2).margins(rows).tolist() == [-1.0, -1.0, 1.0]
+    assert FlipCriterion(0, multi_label=True).margins(rows - 2).tolist() == [-1.0, 1.0, 1.0]
+    assert FlipCriterion(0, multi_label=True, positive=False).margins(rows - 2).tolist() == [1.0, -1.0, -1.0]
+    assert np.allclose(FlipCriterion(0).probabilities(rows).sum(1), 1)
+    assert math.isclose(FlipCriterion(0, multi_label=True).probabilities(rows)[0, 1], 1 / (1 + math.exp(-1)))
 
 
 # -- words taken out, words put in -----------------------------------------------------------------------------------
@@ -760,12 +761,12 @@ def test_words_that_are_proposed_are_words_and_others():
     assert isinstance(origin, TextOrigin)
     words = sentiment()(text).words[0]
     first, acting, superb = words[0], words[1], words[3]
-    found = [[new for new, _ in each] for each in Filler(model).propose(origin, [first, acting, superb], 2)]
+    found = [[new for new, _ in each] for each in WordProposer(model).propose(origin, [first, acting, superb], 2)]
     assert found[0][:4] == ["Superb", "Film", "Story", "Dull"]  # not 'The' again, and in its capitals
     assert found[1][:4] == ["the", "superb", "film", "story"]
     assert found[2][:4] == ["the", "film", "story", "dull"]
     assert all(len(each) == 10 for each in found)
-    logs = [log for _, log in Filler(model).propose(origin, [superb], 2)[0]]
+    logs = [log for _, log in WordProposer(model).propose(origin, [superb], 2)[0]]
     assert logs == sorted(logs, reverse=True)
     assert max(logs) < 0
 
@@ -777,7 +778,7 @@ def test_pieces_of_words_are_told_by_the_spaces_that_they_lack():
     piece = next(t for t in vocabulary if len(t) > 1 and t.isascii() and t.isalpha() and f"Ġ{t}" not in vocabulary)
     model = filler({piece: 30, whole: 29}, tokenizer)
     origin = model.read("a bad film").origins["text"]
-    inside, first = Filler(model).propose(origin, [Word("bad", 0.0, 2, 5), Word("a", 0.0, 0, 1)], 1)
+    inside, first = WordProposer(model).propose(origin, [Word("bad", 0.0, 2, 5), Word("a", 0.0, 0, 1)], 1)
     assert inside[0][0] == whole[1:]
     assert piece not in dict(inside)
     assert first[0][0] == piece  # where a text begins, words have no space before them

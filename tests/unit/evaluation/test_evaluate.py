@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 import whence
 from whence import cli, evaluation
 from whence.datasets import Dataset, Item
-from whence.evaluation.class_mapping import Classes
+from whence.evaluation.class_mapping import ClassMapping
 from whence.evaluation.evaluator import Evaluator
-from whence.evaluation.feature_removal import blank, removal
-from whence.evaluation.method_spec import Contender, contender
+from whence.evaluation.feature_removal import blank, removal_for
+from whence.evaluation.method_spec import MethodSpec, parse_spec
 from whence.evaluation.weight_randomisation import shuffled
 from whence.methods.base import Method, Reading
 from whence.methods.registry import REGISTRY
@@ -154,12 +154,12 @@ def test_a_method_has_its_options_and_its_name(sentiment):
         "method": "conservative-lrp",
         "options": {"norms": False},
     }
-    assert contender("rollout:start_layer=1,residual=false") == Contender(
+    assert parse_spec("rollout:start_layer=1,residual=false") == MethodSpec(
         "rollout:start_layer=1,residual=false", "rollout", {"start_layer": 1, "residual": False}
     )
     for wrong, said in [("rolout", "rolout"), ("rollout:layer=1", "layer"), ("rollout:layer", "no option")]:
         with pytest.raises(whence.MethodError, match=said):
-            contender(wrong)
+            parse_spec(wrong)
     with pytest.raises(whence.MethodError, match="Two methods are called 'a'"):
         evaluated(sentiment, methods=["a=rollout", "a=random"])
 
@@ -344,15 +344,15 @@ def test_bad_input_is_named(sentiment, options, said):
 
 def test_labels_are_the_models_classes():
     names = {0: "NEGATIVE", 1: "POSITIVE"}
-    assert [Classes(names, 2).of(x) for x in ("negative", "Positive", 1, None)] == [0, 1, 1, None]
-    assert Classes({0: "LABEL_0", 1: "LABEL_1"}, 2, ("bad", "good")).of("good") == 1
-    assert Classes(names, 2, given={"good": "positive", "bad": 0}).of("good") == 1
+    assert [ClassMapping(names, 2).of(x) for x in ("negative", "Positive", 1, None)] == [0, 1, 1, None]
+    assert ClassMapping({0: "LABEL_0", 1: "LABEL_1"}, 2, ("bad", "good")).of("good") == 1
+    assert ClassMapping(names, 2, given={"good": "positive", "bad": 0}).of("good") == 1
     with pytest.raises(whence.InputError, match=r"'good' is none of the model's classes \(NEGATIVE, POSITIVE\)"):
-        Classes(names, 2).of("good")
+        ClassMapping(names, 2).of("good")
     with pytest.raises(whence.InputError, match="out of range"):
-        Classes(names, 2).of(7)
+        ClassMapping(names, 2).of(7)
     with pytest.raises(whence.InputError, match="has 3 classes"):
-        Classes({}, 2, ("a", "b", "c"))
+        ClassMapping({}, 2, ("a", "b", "c"))
 
 
 def test_a_dataset_of_other_classes_is_refused(sentiment):
@@ -370,7 +370,7 @@ def test_a_dataset_of_other_classes_is_refused(sentiment):
 def test_a_token_is_replaced(sentiment, baseline, name, token):
     sample = sentiment.read("a gripping film")
     e = sentiment("a gripping film")
-    how = removal(sentiment, sample, e, baseline, "patch", False)
+    how = removal_for(sentiment, sample, e, baseline, "patch", False)
     assert len(how.scores(e)) == e.scores.shape[1] - 2  # without [CLS] and [SEP]
     removed = np.zeros((2, len(how.at)), bool)
     removed[1, 0] = True
@@ -380,14 +380,14 @@ def test_a_token_is_replaced(sentiment, baseline, name, token):
     assert changed == [1]
     value = 0 if token is None else sentiment.processor.convert_tokens_to_ids(token)
     assert int(after[name][1, 1]) == value
-    every = removal(sentiment, sample, e, baseline, "patch", True)
+    every = removal_for(sentiment, sample, e, baseline, "patch", True)
     assert len(every.at) == e.scores.shape[1]
 
 
 def test_a_patch_is_replaced(digits):
     path = picture_items()[0].input
     sample, e = digits.read(path), digits(path)
-    how = removal(digits, sample, e, "zero", "patch", False)
+    how = removal_for(digits, sample, e, "zero", "patch", False)
     assert how.grid == e.grid
     removed = np.zeros((1, e.grid[0] * e.grid[1]), bool)
     removed[0, e.grid[1] + 2] = True  # second row, third column
@@ -398,7 +398,7 @@ def test_a_patch_is_replaced(digits):
     assert not changed[:, : 2 * side].any()
     black = -np.array(digits.processor.image_mean) / np.array(digits.processor.image_std)
     assert after[:, side + 1, 2 * side + 1].numpy() == pytest.approx(black)
-    pixelwise = removal(digits, sample, e, "zero", "pixel", False)
+    pixelwise = removal_for(digits, sample, e, "zero", "pixel", False)
     assert len(pixelwise.scores(e)) == 64 * 64
 
 
@@ -481,5 +481,5 @@ def test_wrong_calls_are_told_in_a_sentence(reviews):
 
 def test_measures_are_listed():
     lines = run("measures").stdout.splitlines()
-    assert len(lines) == 1 + len(evaluation.measures())
+    assert len(lines) == 1 + len(whence.list_measures())
     assert any(line.split()[:3] == ["au-mse", "lower", "-"] for line in lines)

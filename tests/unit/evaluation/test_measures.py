@@ -12,10 +12,9 @@ import torch
 
 import whence
 from whence.datasets import Item
-from whence.evaluation import measures
 from whence.evaluation.bootstrap import interval, paired_interval
 from whence.evaluation.case import Case
-from whence.evaluation.measure import create
+from whence.evaluation.measure import create, list_measures
 from whence.tracing.coverage import Coverage
 
 SCORES = [0.5, -2.0, 1.0, 0.0]  # order: 2, 0, 3, 1; by magnitude, smallest first: 3, 0, 2, 1
@@ -56,7 +55,7 @@ def value(name, c, logits, **options):
 
 def test_every_measure_is_in_a_test_of_this_file():
     text = Path(__file__).read_text(encoding="utf-8")
-    assert [name for name in measures() if f'"{name}"' not in text] == []
+    assert [name for name in list_measures() if f'"{name}"' not in text] == []
 
 
 def test_activation():

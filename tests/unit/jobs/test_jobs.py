@@ -21,10 +21,9 @@ import whence
 from tests.support.jobs import DIGITS, SENTIMENT, rows, run, texts
 from whence.datasets import Dataset, Item
 from whence.jobs import engine as engines
-from whence.jobs.dataset_parts import Chunks
-from whence.jobs.line import Line, duration
+from whence.jobs.dataset_parts import ChunkedDataset
 from whence.jobs.malloc_env import memory_kept
-from whence.jobs.worker_config import Task
+from whence.jobs.worker_config import WorkerConfig
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -239,7 +238,7 @@ def test_an_unwritable_directory_is_a_sentence(reviews, explainer, tmp_path):
 
 
 def test_a_full_disk_is_a_sentence_and_nothing_is_corrupt(reviews, explainer, tmp_path, monkeypatch):
-    write, left = whence.jobs.output_dir.write, [3]
+    write, left = whence._utils.parquet_directory.write, [3]
 
     def full(path, content):
         if path.suffix == ".parquet":
@@ -248,7 +247,7 @@ def test_a_full_disk_is_a_sentence_and_nothing_is_corrupt(reviews, explainer, tm
                 raise whence.WriteError("the disk is full")
         write(path, content)
 
-    monkeypatch.setattr("whence.jobs.output_dir.write", full)
+    monkeypatch.setattr("whence._utils.parquet_directory.write", full)
     with pytest.raises(whence.WriteError, match="full"):
         run(reviews, explainer, tmp_path / "out")
     monkeypatch.undo()
@@ -346,7 +345,7 @@ def test_a_dataset_is_read_as_it_is_asked_for():
             read.append(i)
             yield Item(str(i), "a film")
 
-    chunks = iter(Chunks(Dataset("endless", "", None, "", None, items), 4, skip=frozenset({1})))
+    chunks = iter(ChunkedDataset(Dataset("endless", "", None, "", None, items), 4, skip=frozenset({1})))
     assert [next(chunks).number for _ in range(3)] == [0, 2, 3]
     assert len(read) == 16
 
@@ -374,8 +373,8 @@ def test_no_part_is_lost_or_doubled_whenever_a_pool_breaks(seed, monkeypatch):
     monkeypatch.setattr("whence.jobs.process_pool._executor", lambda *_: Breaking(draw))
     monkeypatch.setattr("whence.jobs.process_pool.TRIES", 10**6)
     items = [Item(str(i), "a film") for i in range(40)]
-    chunks = Chunks(Dataset("made", "", None, "", None, lambda: iter(items), 40), 1)
-    found = list(engines.create("local", workers=2).results(Task("a-model", ()), chunks, lambda: False))
+    chunks = ChunkedDataset(Dataset("made", "", None, "", None, lambda: iter(items), 40), 1)
+    found = list(engines.create_engine("local", workers=2).results(WorkerConfig("a-model", ()), chunks, lambda: False))
     assert sorted(found) == list(range(40))
 
 
@@ -387,35 +386,15 @@ def test_a_part_whose_worker_always_dies_ends_the_run(monkeypatch):
             return future
 
     monkeypatch.setattr("whence.jobs.process_pool._executor", lambda *_: Dying(None))
-    chunks = Chunks(Dataset("made", "", None, "", None, lambda: iter([Item("0", "a film")]), 1), 1)
+    chunks = ChunkedDataset(Dataset("made", "", None, "", None, lambda: iter([Item("0", "a film")]), 1), 1)
     with pytest.raises(whence.ModelError, match="A worker died 6 times"):
-        list(engines.create("local", workers=2).results(Task("a-model", ()), chunks, lambda: False))
+        list(engines.create_engine("local", workers=2).results(WorkerConfig("a-model", ()), chunks, lambda: False))
 
 
 def test_engines_by_name():
-    assert type(engines.create("local", workers=2)).__name__ == "Local"
+    assert type(engines.create_engine("local", workers=2)).__name__ == "ProcessPoolEngine"
     with pytest.raises(whence.InputError, match="local or ray"):
-        engines.create("spark")
-
-
-def test_the_line_says_how_far_it_is(capsys, monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    line = Line(200, 0, 1000, show=True)
-    now[0] += 10
-    line.update(300, 2)
-    line.close()
-    assert (
-        capsys.readouterr().err.splitlines()[-1].strip("\r") == "300 of 1,000 samples, 10 a second, 70 s left, 2 failed"
-    )
-    silent = Line(0, 0, None, show=False)
-    silent.update(1, 0)
-    assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize(("seconds", "told"), [(5, "5 s"), (600, "10 min"), (7500, "2 h 5 min"), (400000, "5 days")])
-def test_durations(seconds, told):
-    assert duration(seconds) == told
+        engines.create_engine("spark")
 
 
 def test_ray_makes_the_same_rows(reviews, explainer, tmp_path):

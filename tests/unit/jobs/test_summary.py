@@ -14,7 +14,7 @@ import whence
 from tests.support.html import read
 from tests.support.jobs import DIGITS, SENTIMENT, rows, run
 from whence.datasets import Dataset, Item
-from whence.jobs.summary import Tally
+from whence.jobs.aggregation import Tally
 
 scipy_stats = pytest.importorskip("scipy.stats")
 pq = pytest.importorskip("pyarrow.parquet")

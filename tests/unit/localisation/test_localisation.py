@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,11 +40,10 @@ from whence.localisation import (  # fmt: skip
     encode,
     finds_objects,
     largest,
-    locate,
-    segment,
     threshold_of,
 )
-from whence.localisation.segment import within
+from whence.localisation.locate import locate
+from whence.localisation.segment import segment, within
 from whence.models import MODELS
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -67,6 +68,19 @@ def tensor(picture):
 
 def noise(height, width, seed=0):
     return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+# -- connected components ----------------------------------------------------------------------------------------------
+
+
+def test_without_scipy_the_error_names_the_extra_that_brings_it(monkeypatch):
+    for name in [m for m in sys.modules if m.split(".")[0] == "scipy"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    with pytest.raises(whence.MissingError, match=r"needs scipy .*whence\[localisation\]"):
+        components(torch.ones(2, 2, dtype=torch.bool))
+    extras = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert any(name.startswith("scipy") for name in extras["localisation"])
 
 
 # -- thresholds --------------------------------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ import whence
 from tests.support.helpers import shared
 from tools.tables import paper, plan, report
 from whence.datasets import NAMED
-from whence.evaluation import Evaluation, measures
-from whence.evaluation.measurement import Row
-from whence.evaluation.method_spec import contenders
+from whence.evaluation import Evaluation
+from whence.evaluation.measurement import Measurement
+from whence.evaluation.method_spec import resolve_specs
 from whence.models import MODELS
 
 
@@ -22,8 +22,8 @@ def test_every_run_names_methods_measures_and_datasets_that_are_there(table):
     runs = plan.TABLES[table]()
     assert len({run.name for run in runs}) == len(runs)
     for run in runs:
-        assert len(contenders(run.methods)) == len(run.methods)
-        assert set(run.measures) <= set(measures())
+        assert len(resolve_specs(run.methods)) == len(run.methods)
+        assert set(run.measures) <= set(whence.list_measures())
         assert run.dataset in NAMED
         assert run.limit >= (199 if run.dataset in ("pets", "mnist", "eraser-movies") else 500)
 
@@ -47,7 +47,9 @@ def evaluation(values):
         "measures": [{"name": "auac", "options": {"steps": 1}}], "seed": 0, "bootstrap": 100,
         "methods": [{"label": m} for m in values],
     }  # fmt: skip
-    rows = [Row(str(i), m, "auac", (v + i / 1e4, v), 1, 1, 1, 0.1) for m, v in values.items() for i in range(10)]
+    rows = [
+        Measurement(str(i), m, "auac", (v + i / 1e4, v), 1, 1, 1, 0.1) for m, v in values.items() for i in range(10)
+    ]
     return Evaluation(settings, rows)
 
 
@@ -95,10 +97,10 @@ def seen(visual_feats, visual_attention_mask):
 
 def test_patches_are_hidden_from_the_strongest_or_the_weakest():
     from tools.tables.scenes import View, hits
-    from whence.evaluation.feature_removal import Rows
+    from whence.evaluation.feature_removal import SequenceRemoval
 
     given = {"visual_feats": torch.ones(1, 4, 2), "visual_attention_mask": torch.ones(1, 4)}
-    rows = Rows(given, "visual_attention_mask", 0, torch.arange(4), "image")
+    rows = SequenceRemoval(given, "visual_attention_mask", 0, torch.arange(4), "image")
     one = View(rows, Case.patches.numpy(), (2, 2), Case.region.numpy())
     scores = torch.tensor([5.0, 1.0, 2.0, 2.0]).numpy()
     found = hits(seen, Case, one, scores, 0)
@@ -109,4 +111,4 @@ def test_patches_are_hidden_from_the_strongest_or_the_weakest():
     assert measured["pointing-game"] == [1.0]
     inside, union, *_ = measured["miou"]
     assert 0 < inside <= union
-    assert whence.evaluation.measures()["miou"]().finish(measured["miou"]) > 0.5
+    assert whence.list_measures()["miou"]().finish(measured["miou"]) > 0.5
