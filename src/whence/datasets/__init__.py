@@ -1,4 +1,4 @@
-"""Datasets: by name, or in the formats that people have; read as a stream."""
+"""Datasets by name, or in common file formats, read as streams of items."""
 
 from .dataset import Dataset
 from .formats import read

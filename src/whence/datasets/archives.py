@@ -1,4 +1,4 @@
-"""Formats of single datasets: MNIST's arrays, TweetEval's parallel lines, ERASER's archive."""
+"""Formats of single datasets: MNIST's arrays, TweetEval's parallel text files, ERASER's archive."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from .column_roles import to_label
 from .item import Item, Mask
 from .text_tables import Line, damaged, decoded, lines
 
-LARGEST_MEMBER = 1 << 28  # bytes of a file in an archive, once it is unpacked
-LARGEST_SIDE = 1 << 12  # pixels of a side of MNIST's pictures
+LARGEST_MEMBER = 1 << 28  # bytes of an unpacked file of an archive
+LARGEST_SIDE = 1 << 12  # pixels of a side of MNIST's images
 
-Shown = tuple[int, npt.NDArray[np.uint8], int]
+NumberedImage = tuple[int, npt.NDArray[np.uint8], int]  # number, image, label
 
 
 def parallel_lines(texts: Path, labels: Path, names: Sequence[str]) -> Iterator[Item]:
-    """Texts in one file, the numbers of their classes in another; texts that are empty are left out."""
+    """Read texts from one file and class indices from another; empty texts are left out."""
     pairs = zip_longest(lines(texts), lines(labels))
     return filter(lambda item: item.input, map(partial(_tweet, texts, labels, names), pairs))
 
@@ -48,16 +48,16 @@ def _tweet(texts: Path, labels: Path, names: Sequence[str], pair: tuple[Line | N
 
 
 def digits(images: Path, labels: Path) -> Iterator[Item]:
-    """MNIST's own format (idx): pictures uint8 ``[28, 28]``, one read at a time."""
-    return map(_digit, _shown(images, labels))
+    """Read MNIST's format (idx) as a stream of images uint8 ``[28, 28]``."""
+    return map(_digit, _numbered_images(images, labels))
 
 
-def _digit(shown: Shown) -> Item:
-    number, picture, label = shown
+def _digit(numbered: NumberedImage) -> Item:
+    number, picture, label = numbered
     return Item(str(number), picture, str(label))
 
 
-def _shown(images: Path, labels: Path) -> Iterator[Shown]:
+def _numbered_images(images: Path, labels: Path) -> Iterator[NumberedImage]:
     with _unpacked(images), gzip.open(images) as pictures, gzip.open(labels) as classes:
         magic, count, height, width = np.frombuffer(pictures.read(16), ">i4")
         also, as_many = np.frombuffer(classes.read(8), ">i4")
@@ -71,9 +71,9 @@ def _shown(images: Path, labels: Path) -> Iterator[Shown]:
 
 
 def reviews(archive: Path, split: str) -> Iterator[Item]:
-    """ERASER: documents whose tokens stand between spaces, and the spans of tokens that people marked.
+    """Read ERASER: documents of space-separated tokens, with the token spans that annotators marked.
 
-    The archive is read twice, and not unpacked: first the annotations of the split, then the documents.
+    The archive is streamed twice, not unpacked: first the annotations of the split, then the documents.
     """
     with _unpacked(archive):
         marked = {row["annotation_id"]: row for row in _annotations(archive, split)}
@@ -92,7 +92,7 @@ def _review(name: str, text: str, row: Any) -> Item:
 
 
 def merged(spans: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Spans sorted, those that overlap or touch made one.
+    """Return the spans sorted, with overlapping and touching ones merged.
 
     Example:
         >>> merged([(5, 9), (0, 3), (2, 4)])
@@ -115,7 +115,7 @@ def _annotations(archive: Path, split: str) -> list[Any]:
 
 
 def _members(archive: Path, folder: str | None) -> Iterator[tuple[str, bytes]]:
-    """Names and contents of files of the archive's one directory, or of a folder in it."""
+    """Yield names and contents of the files in the archive's top directory, or in a folder of it."""
     depth = 2 if folder is None else 3
     with tarfile.open(archive, "r|gz") as tar:
         for member in tar:
@@ -136,7 +136,7 @@ def _unpacked(path: Path) -> Iterator[None]:
 
 
 def trimap(path: Path) -> Mask:
-    """A mask of the Oxford pets, 1 pet, 2 background, 3 boundary, as int8 ``[height, width]``: 1, 0 and -1."""
+    """Return a mask of Oxford pets (1 pet, 2 background, 3 boundary) as int8 ``[height, width]``: 1, 0 and -1."""
     image = need("PIL.Image", "pictures", "vision")
     try:
         with open_raster(path) as opened:

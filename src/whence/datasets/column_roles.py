@@ -1,4 +1,4 @@
-"""Which columns of a table are the input, the label and the id; and a row as an item."""
+"""The columns of a table that hold the input, the label and the id; and the conversion of rows to items."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .._utils.image_files import open_raster
 from .._utils.optional_imports import need
 from ..errors import InputError
 from .item import Item
-from .text_tables import Row, Table, damaged
+from .text_tables import Row, TableFile, damaged
 
 TEXT = ("text", "sentence", "review", "smiles", "tweet", "utterance", "comment", "content", "document", "message")
 PAIRS = (
@@ -26,8 +26,8 @@ ID = ("id", "idx", "guid", "uid")
 
 
 @dataclass(frozen=True)
-class Columns:
-    """Names of columns: one text or a pair, a picture, or both; the label and the id, if there are any."""
+class ColumnRoles:
+    """Names of columns: one text or a pair, an image, or both; the label and the id, if there are any."""
 
     text: tuple[str, ...]
     image: str | None
@@ -36,14 +36,14 @@ class Columns:
 
     @property
     def used(self) -> tuple[str, ...]:
-        """All of them."""
+        """All columns that are read."""
         return tuple(dict.fromkeys(name for name in (*self.text, self.image, self.label, self.id) if name))
 
 
 def choose(
-    table: Table, text: str | Sequence[str] | None, label: str | None, image: str | None, id: str | None
-) -> Columns:
-    """The columns that were named; for what was not, those with a usual name.
+    table: TableFile, text: str | Sequence[str] | None, label: str | None, image: str | None, id: str | None
+) -> ColumnRoles:
+    """Return the columns that the user named; for the others, those with a usual name.
 
     Args:
         table: whose columns.
@@ -62,7 +62,7 @@ def choose(
             raise InputError(f"'{table.path}' has no column '{name}'; it has {_listed(table)}.")
     if not texts and image is None:
         texts, image = _input(table)
-    return Columns(
+    return ColumnRoles(
         texts,
         image,
         _usual(table, LABEL, "label") if label is None else label or None,
@@ -70,8 +70,8 @@ def choose(
     )
 
 
-def _input(table: Table) -> tuple[tuple[str, ...], str | None]:
-    """The text, the pair or the picture: only one of them may be there."""
+def _input(table: TableFile) -> tuple[tuple[str, ...], str | None]:
+    """Find the text, the pair or the image by their usual names; more than one of them is an error."""
     by_name = _by_name(table)
     pairs = [tuple(by_name[name] for name in pair) for pair in PAIRS if set(pair) <= set(by_name)]
     of_pairs = {name for pair in pairs for name in pair}
@@ -93,7 +93,7 @@ def _input(table: Table) -> tuple[tuple[str, ...], str | None]:
     return found[0]
 
 
-def _usual(table: Table, names: Sequence[str], what: str) -> str | None:
+def _usual(table: TableFile, names: Sequence[str], what: str) -> str | None:
     by_name = _by_name(table)
     found = [by_name[name] for name in names if name in by_name]
     if len(found) > 1:
@@ -105,16 +105,16 @@ def _usual(table: Table, names: Sequence[str], what: str) -> str | None:
     return found[0] if found else None
 
 
-def _by_name(table: Table) -> dict[str, str]:
+def _by_name(table: TableFile) -> dict[str, str]:
     return {name.lower(): name for name in table.columns}
 
 
-def _listed(table: Table) -> str:
+def _listed(table: TableFile) -> str:
     return ", ".join(f"'{name}'" for name in table.columns)
 
 
-def to_item(table: Table, columns: Columns, prefix: str, row: Row) -> Item:
-    """A row as an item; ``prefix`` goes before the number of a row that has no id."""
+def to_item(table: TableFile, columns: ColumnRoles, prefix: str, row: Row) -> Item:
+    """Return a row as an item; ``prefix`` precedes the number of a row without an id."""
     number, values = row
     missing = [name for name in columns.used if name not in values]
     if missing:
@@ -130,7 +130,7 @@ def to_item(table: Table, columns: Columns, prefix: str, row: Row) -> Item:
         raise damaged(table.path, number, str(error).removesuffix(".")) from error
 
 
-def _value(table: Table, columns: Columns, values: Any) -> Any:
+def _value(table: TableFile, columns: ColumnRoles, values: Any) -> Any:
     texts = tuple(_text(name, values[name]) for name in columns.text)
     text = texts[0] if len(texts) == 1 else texts
     if columns.image is None:
@@ -148,7 +148,7 @@ def _text(name: str, value: Any) -> str:
 
 
 def _picture(path: Path, name: str, value: Any) -> Any:
-    """A path, beside the table if it is relative; or what HuggingFace stores: the bytes of a file, or its path."""
+    """Return a path, relative to the table's directory; or the image of HuggingFace's bytes or path."""
     if isinstance(value, dict) and value.get("bytes") is None:
         value = value.get("path")
     if isinstance(value, str) and value:
@@ -164,20 +164,20 @@ def _picture(path: Path, name: str, value: Any) -> Any:
 
 
 def to_label(value: Any, names: Sequence[str] | None = None) -> str | int | None:
-    """A label as items have it: a class's name if ``names`` are given, otherwise a whole number or a word.
+    """Return the label of an item: a class name if ``names`` are given, otherwise an integer or a string.
 
     Example:
         >>> to_label("1"), to_label("1", ["negative", "positive"]), to_label("joy")
         (1, 'positive', 'joy')
     """
-    if value is None or value == "" or value != value:  # a NaN stands for nothing too
+    if value is None or value == "" or value != value:  # NaN is a missing label, too
         return None
     number = _whole(value)
     if number is None and not isinstance(value, str | float):
         raise InputError(f"the label is a {type(value).__name__}; Whence takes one class a sample, or none (label='').")
     if number is None or names is None:
         return str(value) if number is None else number
-    if number == -1:  # how HuggingFace writes that a label is kept back
+    if number == -1:  # a hidden label in HuggingFace's datasets
         return None
     if not 0 <= number < len(names):
         raise InputError(f"the label is {number}, and there are {len(names)} classes.")

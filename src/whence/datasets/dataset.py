@@ -1,4 +1,4 @@
-"""A dataset: where it comes from, and its samples one after the other."""
+"""A dataset: its metadata, and a stream of samples."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from .item import Item
 
 @dataclass(frozen=True)
 class Dataset:
-    """Samples that are read as they are asked for, never all at once.
+    """A dataset, whose samples are read lazily.
 
     Attributes:
-        name: the set's name, or its path.
-        split: the part of it, as the set itself calls it; empty if it has no parts.
-        labels: the names of its classes, in its own order; ``None`` if it does not say.
+        name: the dataset's name, or its path.
+        split: by the dataset's own name; empty if it has no splits.
+        labels: the names of its classes, in its own order; ``None`` if they are not known.
         source: the paper, or the path.
         licence: if it is known.
-        items: begins to read. A damaged row raises :class:`InputError` with its number; the iterator can go on after
-            it.
-        count: how many there are, if that is known without reading them all.
+        items: returns a new iterator. A damaged row raises :class:`InputError` with its number; the iterator continues
+            after it.
+        count: the number of samples, if it is known without reading them all.
 
     Example:
         >>> for item in load("reviews.jsonl"):
@@ -47,13 +47,13 @@ class Dataset:
         return self.count
 
     def __bool__(self) -> bool:
-        return True  # also while its length is unknown
+        return True  # even if its length is unknown
 
     def sample(self, limit: int, seed: int = 0) -> list[Item]:
-        """``limit`` samples, or all if there are fewer: the same for a seed, in whatever order the file has them.
+        """Draw ``limit`` samples, or all if there are fewer; the draw depends on the seed, not on the file's order.
 
-        The samples are put in the order of a hash of seed and id, and the first are taken. So a larger limit adds to
-        a smaller one.
+        The samples are sorted by a hash of seed and id, and the first are taken, so a larger limit adds to a smaller
+        one.
 
         Example:
             >>> load("sst2").sample(500, seed=1)

@@ -1,4 +1,4 @@
-"""What a directory holds: tables of a HuggingFace dataset, tables with a split in their names, or pictures."""
+"""Directories as datasets: a HuggingFace dataset, tables with a split in their names, or images."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ SPLITS = {
 
 
 def kind(path: Path) -> str:
-    """The ending that says what a file is, without ``.gz``."""
+    """Return the extension of a file, without ``.gz``."""
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
 def tables(directory: Path, split: str | None) -> tuple[list[Path], str]:
-    """The files of a split, in order, and its name; no files if the directory holds no tables.
+    """Return the files of a split, in order, and its name; no files if the directory holds no tables.
 
-    A directory that HuggingFace's ``save_to_disk`` wrote is known by its ``dataset_dict.json`` or ``state.json``.
-    Otherwise files are looked for in it and below, and the split is a word of their names or of their folders'.
+    A directory of HuggingFace's ``save_to_disk`` has a ``dataset_dict.json`` or ``state.json``. Otherwise files are
+    searched recursively, and the split is a word of their names or of their folders'.
     """
     if (directory / "dataset_dict.json").exists():
         names = list(map(str, _json(directory / "dataset_dict.json", "splits")))
@@ -65,7 +65,7 @@ def _json(path: Path, name: str) -> list[dict[str, str]]:
 
 
 def pictures(directory: Path, split: str | None) -> tuple[Path, str, tuple[str, ...] | None]:
-    """Where the pictures of a split are, its name, and the classes: the folders that the pictures are in."""
+    """Return the directory of a split's images, its name, and the classes: the names of the image folders."""
     folders = _folders(directory)
     if folders and all(name.lower() in SPLITS for name in folders):
         parts = {SPLITS[name.lower()]: name for name in folders}
@@ -77,7 +77,7 @@ def pictures(directory: Path, split: str | None) -> tuple[Path, str, tuple[str, 
 
 
 def picture_items(directory: Path) -> Iterator[Item]:
-    """The pictures below a directory, sorted; the label is the folder, the id the path from the directory."""
+    """Yield the images below a directory, sorted; the label is the folder, the id the relative path."""
     for path in _below(directory):
         if kind(path) in PICTURES:
             inside = path.relative_to(directory)
@@ -85,7 +85,7 @@ def picture_items(directory: Path) -> Iterator[Item]:
 
 
 def _of_split(directory: Path, files: list[Path], split: str | None) -> tuple[list[Path], str]:
-    """Files whose names, or whose folders', say that they are of this split."""
+    """Return the files with the split in their names or in those of their folders."""
     groups: dict[str, list[Path]] = {}
     for path in files:
         words = (word for part in reversed(path.relative_to(directory).parts) for word in re.split(r"[\W\d_]+", part))
@@ -101,7 +101,7 @@ def _of_split(directory: Path, files: list[Path], split: str | None) -> tuple[li
 
 
 def _chosen(directory: Path, splits: Iterable[str], split: str | None) -> str:
-    """The split that was asked for, under the name that it has here; the only one if none was."""
+    """Return the requested split by its name in this directory; the only one if none was requested."""
     splits = sorted(splits)
     if split is None and len(splits) == 1:
         return splits[0]
@@ -118,7 +118,7 @@ def _folders(directory: Path) -> list[str]:
 
 
 def _below(directory: Path) -> Iterator[Path]:
-    """Files below a directory that are not hidden, sorted."""
+    """Yield all files below a directory that are not hidden, sorted."""
     for folder, folders, files in os.walk(directory, followlinks=True):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield from (Path(folder) / name for name in sorted(files) if not name.startswith("."))

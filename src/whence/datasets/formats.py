@@ -1,4 +1,4 @@
-"""Datasets in the formats that people have: files of rows, and directories."""
+"""Datasets in common formats: table files, and directories."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 from ..errors import FileError, InputError
 from .arrow import arrow, parquet
-from .column_roles import Columns, choose, to_item
+from .column_roles import ColumnRoles, choose, to_item
 from .dataset import Dataset
 from .directory import kind, picture_items, pictures, tables
 from .item import Item
-from .text_tables import Table, comma_separated, json_lines, tab_separated, text
+from .text_tables import TableFile, comma_separated, json_lines, tab_separated, text
 
 OPENERS = {
     ".jsonl": json_lines, ".ndjson": json_lines, ".json": json_lines, ".csv": comma_separated, ".tsv": tab_separated,
@@ -30,19 +30,19 @@ def read(
     image: str | None = None,
     id: str | None = None,
 ) -> Iterator[Item]:
-    """The samples of a file or a directory, one after the other; the whole is never in memory.
+    """Read the samples of a file or a directory as a stream.
 
     Args:
-        path: JSON lines, CSV, TSV or plain text (one a line), each packed with gzip or not; parquet; arrow; a folder
-            of pictures, in one subfolder a class or in none; a directory of HuggingFace's ``save_to_disk``; or one of
-            tables whose names have a split in them, as on the hub.
-        split: which part of a directory.
+        path: JSON lines, CSV, TSV or plain text (one text per line), each with gzip or without; parquet; arrow; a
+            folder of images, with one subfolder per class or none; a directory of HuggingFace's ``save_to_disk``; or
+            one of tables whose names have a split in them, as on the hub.
+        split: of a directory.
         text: the column of the text; two for pairs. Found by the usual names if not given.
         label: the column of the class; empty: none is read.
-        image: the column of the picture: a path, from the table's directory on, or its bytes.
+        image: the column of the image: a path relative to the table's directory, or bytes.
         id: the column of the id; empty: rows are numbered.
 
-    A damaged row raises :class:`InputError` with the file and the number of the row; the iterator can go on after it.
+    A damaged row raises :class:`InputError` with the file and the number of the row; the iterator continues after it.
 
     Example:
         >>> for item in read("reviews.csv.gz", text="review"):
@@ -60,7 +60,7 @@ def open_path(
     image: str | None = None,
     id: str | None = None,
 ) -> Dataset:
-    """The dataset of a path; arguments as for :func:`read`.
+    """Open the dataset of a path; arguments as for :func:`read`.
 
     Example:
         >>> open_path("pictures", split="test").labels
@@ -89,7 +89,7 @@ def open_path(
     )  # fmt: skip
 
 
-def _opened(path: Path) -> Table:
+def _opened(path: Path) -> TableFile:
     opener = OPENERS.get(kind(path))
     if opener is None or (path.suffix.lower() == ".gz" and opener in (parquet, arrow)):
         raise FileError(
@@ -99,8 +99,8 @@ def _opened(path: Path) -> Table:
     return opener(path)
 
 
-def _items(opened: Sequence[Table], columns: Columns) -> Iterator[Item]:
-    """Where several files hold the rows, a row's number is that of its file."""
+def _items(opened: Sequence[TableFile], columns: ColumnRoles) -> Iterator[Item]:
+    """Yield the items of all files; with several files, the name of the file precedes the row number."""
     prefixes = [f"{table.path.name}:" if len(opened) > 1 else "" for table in opened]
     return chain.from_iterable(
         map(partial(to_item, table, columns, prefix), table.rows(columns.used))

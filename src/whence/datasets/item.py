@@ -18,12 +18,12 @@ class Item:
 
     Attributes:
         id: the same in every run: from the file, or its row number (from 1).
-        input: what :class:`whence.Explainer` takes: a text, a pair of texts (tuple), a path to a picture, an array or
-            a PIL picture, or ``{"image": ..., "text": ...}``.
-        label: the class: its name where the dataset knows the names of its classes, otherwise what the file says, a
-            whole number as ``int``; ``None`` if there is none.
-        rationale: spans of characters ``(start, end)`` of the text that people marked as its reasons; sorted, apart.
-        mask: loads an int8 array ``[height, width]`` in the picture's own pixels: 1 object, 0 background, -1 ignore.
+        input: as :class:`whence.Explainer` takes it: a text, a pair of texts (tuple), a path to an image, an array or
+            a PIL image, or ``{"image": ..., "text": ...}``.
+        label: the class: its name where the dataset has class names, otherwise the value in the file, integers as
+            ``int``; ``None`` if there is none.
+        rationale: character spans ``(start, end)`` of the text that annotators marked; sorted, disjoint.
+        mask: loads an int8 array ``[height, width]`` in the size of the image: 1 object, 0 background, -1 ignore.
 
     Example:
         >>> Item("7", "a gripping film", "positive", rationale=((2, 10),))

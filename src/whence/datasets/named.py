@@ -18,11 +18,11 @@ from .item import Item
 
 
 @dataclass(frozen=True)
-class Named:
-    """What is known of a dataset before it is read.
+class DatasetSpec:
+    """The specification of a dataset: its files, labels and source.
 
     Attributes:
-        read: samples from the first file of a split, given with the split's name.
+        read: reads the samples of a split from its first file and its name.
         splits: the first file of each, as a pattern; the last split is the one that results are reported on.
         labels: names of the classes.
         source: where it was published.
@@ -39,12 +39,12 @@ class Named:
 def load(
     name: str | Path, *, root: str | Path | None = None, split: str | None = None, **columns: str | Sequence[str] | None
 ) -> Dataset:
-    """A dataset by its name, or any file or directory that :func:`whence.datasets.read` takes.
+    """Load a dataset by its name, or any file or directory that :func:`whence.datasets.read` takes.
 
     Args:
-        name: one of :data:`NAMED`, or a path; ``./sst2`` is a path even if a set has the same name.
-        root: the directory that holds the named sets; by default what the environment variable ``WHENCE_DATA`` says.
-        split: which part; of a named set by default the one that results are reported on.
+        name: one of :data:`NAMED`, or a path; ``./sst2`` is a path even if a dataset has the same name.
+        root: the directory of the named datasets; by default the environment variable ``WHENCE_DATA``.
+        split: for a named dataset by default the one that results are reported on.
         columns: for a path, ``text``, ``label``, ``image`` and ``id``, as for :func:`whence.datasets.read`.
 
     Example:
@@ -74,8 +74,8 @@ def _path(name: str | Path, split: str | None, columns: Mapping[str, Any]) -> Da
     return open_path(name, split=split, **columns)
 
 
-def _found(name: str, named: Named, root: str | Path | None, pattern: str) -> Path:
-    """The one file of a pattern."""
+def _found(name: str, named: DatasetSpec, root: str | Path | None, pattern: str) -> Path:
+    """Return the only file that matches a pattern."""
     given = root or os.environ.get("WHENCE_DATA")
     found = sorted(Path(given).expanduser().glob(pattern)) if given else []
     if len(found) > 1:
@@ -90,9 +90,9 @@ def _found(name: str, named: Named, root: str | Path | None, pattern: str) -> Pa
     return found[0]
 
 
-# -- how each is read --------------------------------------------------------------------------------------------------
+# -- readers -----------------------------------------------------------------------------------------------------------
 
-#: what Windows writes for quotes and dashes, taken for control characters
+#: quotes and dashes of cp1252 that were decoded as control characters
 MISREAD = {code: bytes([code]).decode("cp1252", "ignore") for code in range(0x80, 0xA0)}
 
 
@@ -101,13 +101,13 @@ def _sentences(path: Path, split: str) -> Iterator[Item]:
 
 
 def _classified(names: Sequence[str], item: Item) -> Item:
-    """The text without spaces around it, and the name of its class."""
+    """Return the item with its text stripped, and its label as a class name."""
     label = names[item.label] if isinstance(item.label, int) else item.label
     return replace(item, input=item.input.strip(), label=label)
 
 
 def _bace(path: Path, split: str) -> Iterator[Item]:
-    """Ten parts by a hash of the SMILES: eight to train, one to choose by, one to test."""
+    """Split by a hash of the SMILES: eight tenths train, one validation, one test."""
     molecules = read(path, text="smiles", label="Class", id="CID")
     return filter(partial(_in_part, split), map(partial(_classified, ("inactive", "active")), molecules))
 
@@ -126,10 +126,10 @@ def _tweets(path: Path, split: str, names: Sequence[str]) -> Iterator[Item]:
 
 
 def _meld(path: Path, split: str) -> Iterator[Item]:
-    return map(_well_read, read(path, text="Utterance", label="Sentiment", id=""))
+    return map(_fix_encoding, read(path, text="Utterance", label="Sentiment", id=""))
 
 
-def _well_read(item: Item) -> Item:
+def _fix_encoding(item: Item) -> Item:
     return replace(item, input=item.input.translate(MISREAD))
 
 
@@ -143,38 +143,38 @@ def _pet(directory: Path, item: Item) -> Item:
     return replace(item, input=str(directory / "images" / f"{item.id}.jpg"), mask=mask)
 
 
-# -- what each is ------------------------------------------------------------------------------------------------------
+# -- specifications ----------------------------------------------------------------------------------------------------
 
 
-def _tweeteval(task: str, splits: Sequence[str], labels: tuple[str, ...], from_: str) -> Named:
+def _tweeteval(task: str, splits: Sequence[str], labels: tuple[str, ...], from_: str) -> DatasetSpec:
     files = {split: f"tweeteval/{task}/{split}_text.txt" for split in splits}
     source = f"TweetEval (Barbieri et al., Findings of EMNLP 2020), task {task}: {from_}"
-    return Named(partial(_tweets, names=labels), files, labels, source, "terms of the task and of Twitter")
+    return DatasetSpec(partial(_tweets, names=labels), files, labels, source, "terms of the task and of Twitter")
 
 
-NAMED: dict[str, Named] = {
-    "sst2": Named(
+NAMED: dict[str, DatasetSpec] = {
+    "sst2": DatasetSpec(
         _sentences,
         {"train": "sst2/train.tsv*", "heldout": "sst2/heldout_from_train.tsv*", "dev": "sst2/dev.tsv*"},
         ("negative", "positive"),
         "SST-2 of GLUE (Socher et al., EMNLP 2013)",
         "research use",
     ),
-    "imdb": Named(
+    "imdb": DatasetSpec(
         _sentences,
         {split: f"imdb/{split}*.jsonl*" for split in ("train", "test")},
         ("negative", "positive"),
         "Large Movie Review Dataset (Maas et al., ACL 2011)",
         "research use",
     ),
-    "bace": Named(
+    "bace": DatasetSpec(
         _bace,
         dict.fromkeys(("train", "val", "test"), "moleculenet/bace.csv"),
         ("inactive", "active"),
         "BACE of MoleculeNet (Wu et al., Chemical Science 2018)",
         "MIT",
     ),
-    "mnist": Named(
+    "mnist": DatasetSpec(
         _mnist,
         {"train": "mnist/train-images-idx3-ubyte.gz", "test": "mnist/t10k-images-idx3-ubyte.gz"},
         tuple("0123456789"),
@@ -188,21 +188,21 @@ NAMED: dict[str, Named] = {
     "tweeteval-sentiment": _tweeteval(
         "sentiment", ("val", "test"), ("negative", "neutral", "positive"), "Rosenthal et al., SemEval 2017"
     ),
-    "meld-sentiment": Named(
+    "meld-sentiment": DatasetSpec(
         _meld,
         {split: f"meld/{split}_sent_emo.csv" for split in ("train", "dev", "test")},
         ("negative", "neutral", "positive"),
         "MELD (Poria et al., ACL 2019)",
         "GPL-3.0",
     ),
-    "eraser-movies": Named(
+    "eraser-movies": DatasetSpec(
         reviews,
         dict.fromkeys(("train", "val", "test"), "*movies.tar.gz"),
         ("NEG", "POS"),
         "Movie Reviews of ERASER (DeYoung et al., ACL 2020; Zaidan & Eisner, EMNLP 2008)",
         "research use",
     ),
-    "pets": Named(
+    "pets": DatasetSpec(
         _pets,
         {"all": "pets_seg/index.csv"},
         None,

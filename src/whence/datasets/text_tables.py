@@ -1,4 +1,4 @@
-"""Files of rows: JSON lines, CSV, TSV and plain text, read line by line, packed or not."""
+"""Table files: JSON lines, CSV, TSV and plain text, read line by line, with gzip or without."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from typing import Any
 
 from ..errors import FileError, InputError
 
-#: a row's number, from 1, and its values by the names of the columns
+#: a row's number, from 1, and its values by column
 Row = tuple[int, Mapping[str, Any]]
 Line = tuple[int, bytes]
 
-LONGEST_LINE = 1 << 28  # bytes; a file without line ends would fill the memory
-LONGEST_FIELD = 1 << 24  # characters; a quote that is never closed would swallow the rest of a file
+LONGEST_LINE = 1 << 28  # bytes; a file without line ends would fill memory
+LONGEST_FIELD = 1 << 24  # characters; an unclosed quote would span the rest of a file
 BOM = b"\xef\xbb\xbf"
 NO_TEXT = "it is not UTF-8; convert the file"
 
 
 @dataclass(frozen=True)
-class Table:
-    """Rows of a file.
+class TableFile:
+    """A file of rows and columns.
 
     Attributes:
         path: the file.
-        columns: their names; of JSON lines those of the first row.
-        rows: begins to read; it is given the columns that are wanted, and may give more. A damaged row raises
-            :class:`InputError`; the iterator can go on after it.
-        classes: the names of the classes, for columns of which the file says them.
+        columns: their names; for JSON lines those of the first row.
+        rows: returns a new iterator over the requested columns, and possibly others. A damaged row raises
+            :class:`InputError`; the iterator continues after it.
+        classes: the class names, for columns of which the file stores them.
         count: the number of rows, if it is known without reading them.
     """
 
@@ -46,12 +46,12 @@ class Table:
 
 
 def damaged(path: Path, row: int, why: str) -> InputError:
-    """The error for one row."""
+    """Return the error for one row."""
     return InputError(f"'{path}', row {row}: {why}.")
 
 
 def lines(path: Path) -> Iterator[Line]:
-    """Numbered lines of a file, packed with gzip or not, with their ends; constant memory."""
+    """Yield numbered lines of a file, with gzip or without, including line ends; constant memory."""
     number = 0
     try:
         with _opened(path) as file:
@@ -75,7 +75,7 @@ def _as_text(line: Line) -> str:
 
 
 def decoded(path: Path, number: int, line: bytes) -> str:
-    """A line as text."""
+    """Return a line as text."""
     try:
         return _as_text((number, line))
     except UnicodeDecodeError as error:
@@ -85,38 +85,38 @@ def decoded(path: Path, number: int, line: bytes) -> str:
 # -- plain text ----------------------------------------------------------------------------------------------------
 
 
-def text(path: Path) -> Table:
-    """One text a line, in the column ``text``; empty lines are left out."""
-    return Table(path, ("text",), partial(_text_rows, path))
+def text(path: Path) -> TableFile:
+    """Open a file of one text per line, in the column ``text``; empty lines are left out."""
+    return TableFile(path, ("text",), partial(_text_rows, path))
 
 
 def _text_rows(path: Path, _: Sequence[str]) -> Iterator[Row]:
-    return map(partial(_text_row, path), _filled(path))
+    return map(partial(_text_row, path), _nonempty_lines(path))
 
 
 def _text_row(path: Path, line: Line) -> Row:
     return line[0], {"text": decoded(path, *line).rstrip("\r\n")}
 
 
-def _filled(path: Path) -> Iterator[Line]:
-    return filter(_is_filled, lines(path))
+def _nonempty_lines(path: Path) -> Iterator[Line]:
+    return filter(_is_nonempty, lines(path))
 
 
-def _is_filled(line: Line) -> bool:
+def _is_nonempty(line: Line) -> bool:
     return bool(line[1].strip())
 
 
 # -- JSON lines ----------------------------------------------------------------------------------------------------
 
 
-def json_lines(path: Path) -> Table:
-    """One JSON object a line; empty lines are left out."""
+def json_lines(path: Path) -> TableFile:
+    """Open a file of one JSON object per line; empty lines are left out."""
     first = next(_json_rows(path), None)
-    return Table(path, tuple(first[1]) if first else (), partial(_json_rows, path))
+    return TableFile(path, tuple(first[1]) if first else (), partial(_json_rows, path))
 
 
 def _json_rows(path: Path, _: Sequence[str] = ()) -> Iterator[Row]:
-    return map(partial(_json_row, path), _filled(path))
+    return map(partial(_json_row, path), _nonempty_lines(path))
 
 
 def _json_row(path: Path, line: Line) -> Row:
@@ -137,29 +137,29 @@ def _json_row(path: Path, line: Line) -> Row:
 # -- CSV and TSV ---------------------------------------------------------------------------------------------------
 
 
-def comma_separated(path: Path) -> Table:
-    """CSV: the first row names the columns; values with commas, quotes or line ends stand in double quotes."""
+def comma_separated(path: Path) -> TableFile:
+    """Open a CSV file: the first row names the columns; values with commas, quotes or line ends are quoted."""
     return _separated(path, {"delimiter": ",", "strict": True})
 
 
-def tab_separated(path: Path) -> Table:
-    """TSV: the first row names the columns; quotes are characters like any other."""
+def tab_separated(path: Path) -> TableFile:
+    """Open a TSV file: the first row names the columns; quotes are ordinary characters."""
     return _separated(path, {"delimiter": "\t", "quoting": csv.QUOTE_NONE})
 
 
-def _separated(path: Path, dialect: Mapping[str, Any]) -> Table:
-    first = next(_Records(path, dialect), None)
+def _separated(path: Path, dialect: Mapping[str, Any]) -> TableFile:
+    first = next(_CsvRecords(path, dialect), None)
     columns = tuple(name.strip() for name in first[1]) if first else ()
     twice = sorted({name for name in columns if name and columns.count(name) > 1})
     if twice:
         raise InputError(f"'{path}' has more than one column '{twice[0]}'. Rename them in its first row.")
-    return Table(path, columns, partial(_separated_rows, path, dialect, columns))
+    return TableFile(path, columns, partial(_separated_rows, path, dialect, columns))
 
 
 def _separated_rows(
     path: Path, dialect: Mapping[str, Any], columns: tuple[str, ...], _: Sequence[str]
 ) -> Iterator[Row]:
-    records = _Records(path, dialect)
+    records = _CsvRecords(path, dialect)
     next(records, None)
     return map(partial(_separated_row, path, columns), records)
 
@@ -171,16 +171,16 @@ def _separated_row(path: Path, columns: tuple[str, ...], record: tuple[int, list
     return number, dict(zip(columns, values, strict=True))
 
 
-class _Records:
-    """Numbered records of a CSV file that are not empty; the header is number 0. It can go on after a damaged one."""
+class _CsvRecords:
+    """An iterator over numbered, non-empty records of a CSV file; the header is number 0. It continues after errors."""
 
     def __init__(self, path: Path, dialect: Mapping[str, Any]) -> None:
-        csv.field_size_limit(max(csv.field_size_limit(), LONGEST_FIELD))  # the module's limit, for all of the process
+        csv.field_size_limit(max(csv.field_size_limit(), LONGEST_FIELD))  # the limit is global to the process
         self.path = path
         self.number = -1
         self.reader = csv.reader(map(_as_text, lines(path)), **dialect)
 
-    def __iter__(self) -> _Records:
+    def __iter__(self) -> _CsvRecords:
         return self
 
     def __next__(self) -> tuple[int, list[str]]:
