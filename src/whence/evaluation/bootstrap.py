@@ -1,4 +1,4 @@
-"""Intervals: what else the value could have been, had other samples been drawn."""
+"""Bootstrap intervals of measures, and of paired differences between methods."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import numpy as np
 
 from .case import Floats
 
-COVERAGE = (2.5, 97.5)  # percentiles of an interval of 95 %
+COVERAGE = (2.5, 97.5)  # percentiles of a 95 % interval
 
 
 @functools.lru_cache(maxsize=4)
 def resampled(samples: int, times: int, seed: int) -> Floats:
-    """``[times, samples]``: how often each sample is drawn, with replacement, as a share of all draws."""
+    """Return ``[times, samples]``: the share of each sample in each bootstrap sample."""
     rng = np.random.default_rng(seed)
     return rng.multinomial(samples, np.full(samples, 1 / samples), size=times) / samples
 
 
 def interval(vectors: Floats, finish: Callable[[Floats], Floats], times: int, seed: int) -> tuple[float, float]:
-    """The 95 % percentile bootstrap interval of a measure.
+    """Return the 95 % percentile bootstrap interval of a measure.
 
     Args:
         vectors: ``[samples, d]``.
         finish: from means ``[..., d]`` to values ``[...]``.
-        times: how many bootstrap samples are drawn.
+        times: the number of bootstrap samples.
         seed: of the draws.
     """
     low, high = np.nanpercentile(finish(resampled(len(vectors), times, seed) @ vectors), COVERAGE)
@@ -35,7 +35,7 @@ def interval(vectors: Floats, finish: Callable[[Floats], Floats], times: int, se
 def paired_interval(
     a: Floats, b: Floats, finish: Callable[[Floats], Floats], times: int, seed: int
 ) -> tuple[float, float]:
-    """The same of the difference between two methods on the same samples, ``[samples, d]`` each."""
+    """Return the interval of the difference between two methods on the same samples, ``[samples, d]`` each."""
     drawn = resampled(len(a), times, seed)
     low, high = np.nanpercentile(finish(drawn @ a) - finish(drawn @ b), COVERAGE)
     return float(low), float(high)

@@ -1,4 +1,4 @@
-"""One explanation of one input, as a measure sees it."""
+"""One explanation of one input, the argument of a measure."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Case:
     """One explanation of one input.
 
     Attributes:
-        item: the input, with what is known of it (label, mask, rationale).
+        item: the input, with its label, mask and rationale, if it has them.
         explanation: of one sample.
         scores: ``[features]``: the score of each feature that can be removed: token, patch or pixel.
         target: the class that was explained.
-        label: the class that is right, as the model counts classes; ``None`` if it is not known.
-        runner_up: the same for the class that the model found second best, where a measure asks for it.
-        randomised: the same from a model with random weights, where a measure asks for it.
-        peers: the scores of the other methods for the same input, by their labels, where a measure asks for them.
+        label: the index of the true class; ``None`` if it is not known.
+        runner_up: the scores for the class with the second largest logit, where a measure needs them.
+        randomised: the scores from a model with random weights, where a measure needs them.
+        peers: the scores of the other methods for the same input, by their labels, where a measure needs them.
         seed: for ties.
     """
 
@@ -45,12 +45,12 @@ class Case:
     seed: int = 0
 
     def order(self, keys: Floats) -> npt.NDArray[np.int64]:
-        """``[features]``: from the largest key to the smallest; equal ones in an order drawn for this input."""
+        """Return ``[features]``: indices from the largest key to the smallest; ties in a random order per input."""
         drawn = np.random.default_rng(seed_of(self.seed, self.item.id)).permutation(len(keys))
         return np.asarray(drawn[np.argsort(-keys[drawn], kind="stable")], np.int64)
 
     def probabilities(self, logits: Floats) -> Floats:
-        """``[n, classes]``: softmax, or sigmoid of a multi-label model; values of a regression as they are."""
+        """Return ``[n, classes]``: softmax, or sigmoid for a multi-label model; regression values are unchanged."""
         task = self.explanation.task
         if task == "regression" or logits.shape[-1] == 1:
             return logits
@@ -60,15 +60,15 @@ class Case:
 
     @property
     def logits(self) -> Floats:
-        """``[classes]``: what the model says of the whole input."""
+        """``[classes]``: the logits of the whole input."""
         return as_floats(self.explanation.logits[0])
 
 
 def as_floats(tensor: Any) -> Floats:
-    """A tensor as an array in double precision."""
+    """Return a tensor as an array in double precision."""
     return np.asarray(tensor.detach().double().cpu().numpy())
 
 
 def seed_of(seed: int, name: str) -> int:
-    """A seed of its own for each name."""
+    """Return a seed that depends on the name."""
     return int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:8], "big")

@@ -1,4 +1,4 @@
-"""A dataset's labels as the model counts its classes."""
+"""The mapping of a dataset's labels to the model's classes."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 from ..errors import InputError
 from ..targets.seed import class_index
 
-GENERIC = re.compile(r"LABEL_\d+", re.IGNORECASE)  # what HuggingFace calls classes that nobody named
+GENERIC = re.compile(r"LABEL_\d+", re.IGNORECASE)  # HuggingFace's default class names
 
 
 class ClassMapping:
-    """Which class of a model each label of a dataset is.
+    """The mapping of a dataset's labels to the model's class indices.
 
     Args:
         names: the model's classes.
-        count: how many there are.
+        count: the number of classes.
         dataset: the dataset's classes in their order, if it names them.
-        given: what the user says: label -> class.
+        given: the user's mapping: label -> class.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class ClassMapping:
             raise InputError(f"The dataset has {len(dataset)} classes ({', '.join(dataset)}), the model {count}.")
 
     def of(self, label: str | int | None) -> int | None:
-        """The class of a label; a label that the model does not have is an error."""
+        """Return the class index of a label; a label that the model does not have is an error."""
         if label is None:
             return None
         wanted = self.given.get(str(label).lower(), label)

@@ -1,4 +1,4 @@
-"""A figure of the curves that were measured."""
+"""Figures of the measured curves."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ COLUMNS = 3
 
 
 def save_curves(found: Evaluation, directory: str | Path) -> list[Path]:
-    """Draw the mean curve of every method, one panel a measure, to ``curves.png`` and ``curves.svg``.
+    """Draw the mean curve of every method, one panel per measure, to ``curves.png`` and ``curves.svg``.
 
     Returns:
-        The files; none if nothing that was measured is a curve.
+        The files; none if no measure is a curve.
 
     Example:
         >>> save_curves(found, "results/sst2")

@@ -1,17 +1,17 @@
-"""Removing features from an input: tokens, patches or pixels, each replaced by a baseline.
+"""Removal of features from an input: tokens, patches or pixels, each replaced by a baseline.
 
-There is no neutral token and no neutral pixel: what stands in for a removed feature is part of every result.
+There is no neutral token and no neutral pixel: every result depends on the baseline.
 
 =========  ==================================================================================
-baseline   in the place of a removed feature
+baseline   what removed features are replaced with
 =========  ==================================================================================
 ``unk``    text: the tokenizer's unknown token
 ``mask``   text: its mask token
 ``pad``    text: its padding token
-``hide``   text: nothing; the attention mask hides the position
-``zero``   pictures: black, a pixel of 0 before normalisation; tensors: 0
-``mean``   pictures: the picture's own mean colour; tensors: their mean
-``blur``   pictures: the picture itself, blurred (a Gaussian of a tenth of its side)
+``hide``   text: nothing; the attention mask is 0 at the position
+``zero``   images: black, a pixel of 0 before normalisation; tensors: 0
+``mean``   images: the mean colour of the image; tensors: their mean
+``blur``   images: the blurred image (a Gaussian of a tenth of its side)
 =========  ==================================================================================
 """
 
@@ -37,14 +37,14 @@ PIXELS = ("zero", "mean", "blur")
 
 @dataclass
 class SequenceRemoval:
-    """Features that are entries along the second axis of a tensor: tokens, rows of visual features.
+    """Removal of entries along the second axis of a tensor: tokens, visual features.
 
     Attributes:
         tensors: the model's arguments, a batch of one.
         name: the argument in which features are replaced.
-        value: by what: one number for all, or ``[features]``, one for each.
-        at: ``[features]``: where along the axis the features stand; the rest is never removed.
-        stream: the stream of an explanation that has their scores; ``""``: its main one.
+        value: the baseline: one number for all, or ``[features]``, one for each.
+        at: ``[features]``: positions along the axis; the others are never removed.
+        stream: the stream of an explanation with their scores; ``""``: its main one.
     """
 
     tensors: Mapping[str, Tensor]
@@ -54,12 +54,12 @@ class SequenceRemoval:
     stream: str = ""
 
     def scores(self, e: Explanation) -> Floats:
-        """``[features]``."""
+        """Return the score of each feature ``[features]``."""
         own = e.streams[self.stream] if self.stream else e.scores
         return as_floats(own[0][self.at.to(own.device)])
 
     def apply(self, removed: Flags) -> dict[str, Tensor]:
-        """The model's arguments, a batch of ``n``, from ``[n, features]``."""
+        """Return the model's arguments for a batch of ``n`` variants, from flags ``[n, features]``."""
         given = {k: t.expand(len(removed), *t.shape[1:]) for k, t in self.tensors.items()}
         changed = given[self.name].clone()
         which, feature = map(torch.from_numpy, np.nonzero(removed))
@@ -70,13 +70,13 @@ class SequenceRemoval:
 
 @dataclass
 class ImageRemoval:
-    """Features that are cells of a picture: patches, or pixels.
+    """Removal of patches or pixels of an image.
 
     Attributes:
         tensors: the model's arguments, a batch of one.
-        name: the picture among them, ``[1, channels, height, width]``.
-        blank: what replaces it, of the same shape.
-        grid: rows and columns of cells.
+        name: the image among them, ``[1, channels, height, width]``.
+        blank: the baseline, of the same shape.
+        grid: rows and columns of patches or pixels.
     """
 
     tensors: Mapping[str, Tensor]
@@ -85,18 +85,18 @@ class ImageRemoval:
     grid: tuple[int, int]
 
     def scores(self, e: Explanation) -> Floats:
-        """``[features]``: the patches' own scores, summed or laid out bilinearly where cells are of another size."""
+        """Return ``[features]``: the scores of patches, averaged or interpolated bilinearly to the grid."""
         found = e.patches
         if found.shape[1:] == self.grid:
             return as_floats(found[0].flatten())
-        if found.shape[1] >= self.grid[0]:  # scores of pixels, cells of several
+        if found.shape[1] >= self.grid[0]:  # scores of pixels, cells of several pixels
             summed = torch.nn.functional.adaptive_avg_pool2d(found[:, None], self.grid)
             return as_floats(summed.flatten())
         laid = torch.nn.functional.interpolate(found[:, None], self.grid, mode="bilinear", align_corners=False)
         return as_floats(laid.flatten())
 
     def apply(self, removed: Flags) -> dict[str, Tensor]:
-        """The model's arguments, a batch of ``n``, from ``[n, features]``."""
+        """Return the model's arguments for a batch of ``n`` variants, from flags ``[n, features]``."""
         picture = self.tensors[self.name]
         flags = torch.from_numpy(removed).reshape(-1, 1, *self.grid).to(picture.dtype)
         laid = torch.nn.functional.interpolate(flags, picture.shape[-2:], mode="nearest") > 0
@@ -110,15 +110,15 @@ Removal = SequenceRemoval | ImageRemoval
 def removal_for(
     explainer: Explainer, sample: Sample, e: Explanation, baseline: str | None, unit: str, special: bool
 ) -> Removal:
-    """How features of an input are removed.
+    """Return the removal of features of an input.
 
     Args:
-        explainer: what explained it.
+        explainer: made the explanation.
         sample: the input as tensors.
         e: an explanation of it, for its positions and its grid.
         baseline: a name from the table above; ``None``: ``unk`` (or what the tokenizer has), ``zero``.
-        unit: for pictures, ``"patch"`` or ``"pixel"``.
-        special: for texts, whether [CLS], [SEP] and the like are removed, too, as in Ali et al. 2022.
+        unit: for images, ``"patch"`` or ``"pixel"``.
+        special: for texts, whether special tokens ([CLS], [SEP]) are removed, too, as in Ali et al. 2022.
     """
     picture = next((name for name, t in sample.tensors.items() if t.dim() == 4 and t.is_floating_point()), None)
     if e.grid is not None and picture is not None and "input_ids" not in sample.tensors:
@@ -143,7 +143,7 @@ def removal_for(
 
 
 def _patches(e: Explanation, pixels: Tensor) -> tuple[int, int]:
-    """The grid of patches, also where the scores are of pixels."""
+    """Return the grid of patches; raise where the scores are of pixels."""
     assert e.grid is not None
     if e.grid != tuple(pixels.shape[-2:]):
         return e.grid
@@ -151,7 +151,7 @@ def _patches(e: Explanation, pixels: Tensor) -> tuple[int, int]:
 
 
 def token(explainer: Explainer, baseline: str | None) -> tuple[str, float]:
-    """The argument, and the value in it, that stands for a removed token."""
+    """Return the model's argument, and the value in it, that removed tokens are replaced with."""
     tokenizer = getattr(explainer.reader, "tokenizer", None) or explainer.processor
     known = {name: getattr(tokenizer, f"{name}_token_id", None) for name in TOKENS[:3]}
     vocabulary = getattr(tokenizer, "vocabulary", {})
@@ -173,12 +173,12 @@ def token(explainer: Explainer, baseline: str | None) -> tuple[str, float]:
 
 
 def blank(pixels: Tensor, baseline: str, processor: Any = None) -> Tensor:
-    """What a picture is without its features, ``[1, channels, height, width]``.
+    """Return the baseline of an image, ``[1, channels, height, width]``.
 
     Args:
-        pixels: the picture as the model takes it.
+        pixels: the image as the model takes it.
         baseline: ``"zero"``, ``"mean"`` or ``"blur"``.
-        processor: the image processor, for what black is after normalisation.
+        processor: the image processor, for the value of black after normalisation.
     """
     if baseline == "zero":
         mean, std = (getattr(processor, name, None) for name in ("image_mean", "image_std"))
@@ -194,7 +194,7 @@ def blank(pixels: Tensor, baseline: str, processor: Any = None) -> Tensor:
 
 
 def _blurred(pixels: Tensor) -> Tensor:
-    """A Gaussian of a tenth of the picture's side, edges repeated."""
+    """Blur by a Gaussian of a tenth of the image's side, edges repeated."""
     out = pixels
     for dim in (-2, -1):
         sigma = pixels.shape[dim] / 10

@@ -1,4 +1,4 @@
-"""One measurement: a sample, a method, a measure, and the vector that was found."""
+"""One measurement: the vector of a measure for a sample and a method."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Measurement:
-    """One measurement, or why there is none.
+    """One measurement, or the error in its place.
 
     Attributes:
         id: the sample.
-        method: the contender's label.
+        method: the method's label.
         measure: the measure's name; empty where the explanation itself failed.
-        vector: what was measured; empty where it failed.
-        prediction, target, label: classes: what the model said, what was explained, what is right.
-        seconds: what the explanation cost, without what it was measured with.
+        vector: empty where it failed.
+        prediction, target, label: the predicted, the explained and the true class.
+        seconds: the time of the explanation, without that of the measures.
         error: why there is no vector.
     """
 

@@ -1,4 +1,4 @@
-"""A method with its options, under the name that it has in a table."""
+"""A method with its options and its label in a table."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ..methods.registry import list_methods as all_methods
 
 @dataclass(frozen=True)
 class MethodSpec:
-    """A method in a comparison.
+    """A method with options in a comparison.
 
     Attributes:
-        label: its name in the table.
+        label: in the table.
         method: the method's name.
         options: the method's options.
     """
@@ -28,7 +28,7 @@ class MethodSpec:
 
 
 def parse_spec(given: str | MethodSpec) -> MethodSpec:
-    """A contender from ``"[label=]method[:option=value,...]"``.
+    """Parse ``"[label=]method[:option=value,...]"``.
 
     Example:
         >>> parse_spec("LRP (AH)=conservative-lrp:norms=false")
@@ -52,17 +52,17 @@ def _option(part: str, given: str) -> tuple[str, Any]:
         return name.strip(), value.strip()
 
 
-def _checked(one: MethodSpec) -> MethodSpec:
-    create(one.method, dict(one.options))  # an unknown method or option is named at once
-    return one
+def _checked(spec: MethodSpec) -> MethodSpec:
+    create(spec.method, dict(spec.options))  # raises for an unknown method or option
+    return spec
 
 
 def resolve_specs(given: str | Iterable[str | MethodSpec] | None) -> list[MethodSpec]:
-    """Contenders from names; ``None``: every method; labels must differ."""
+    """Return the specs of names; ``None``: every method; labels must differ."""
     if given is None:
         given = list(all_methods())
-    found = [parse_spec(one) for one in ([given] if isinstance(given, str) else given)]
-    twice = {one.label for one in found if sum(other.label == one.label for other in found) > 1}
+    specs = [parse_spec(one) for one in ([given] if isinstance(given, str) else given)]
+    twice = {spec.label for spec in specs if sum(other.label == spec.label for other in specs) > 1}
     if twice:
         raise MethodError(f"Two methods are called '{sorted(twice)[0]}': give each its label, as in 'label=method'.")
-    return found
+    return specs

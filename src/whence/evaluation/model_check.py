@@ -1,4 +1,4 @@
-"""Whether explanations of a model can be trusted, and why not: what Whence sees in it, how it adds up, a trial."""
+"""``whence.check``: diagnostics of a model: coverage, conservation, applicable methods, a random-ranking test."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ from ..tracing.coverage import Coverage
 from .random_order_test import Trial, trial
 
 SENTENCE = "The quick brown fox jumps over the lazy dog."
-CARE, NO = "with care", "no"
-#: relative differences that are no rounding any more, in float32 and in half precision
-OTHER, OTHER_IN_HALF = 1e-3, 0.2
+CARE = "with care"
+NO = "no"
+#: relative differences that are too large for rounding, in float32 and in half precision
+TOLERANCE = 1e-3
+TOLERANCE_IN_HALF = 0.2
 
 
 class Reason(NamedTuple):
-    """Something that speaks against trusting explanations of a model.
+    """A reason against trusting explanations of a model.
 
     Attributes:
         verdict: ``"with care"`` or ``"no"``.
-        said: what was found and what to do, in plain words.
+        said: what was found and what to do.
     """
 
     verdict: str
@@ -42,25 +44,25 @@ class Reason(NamedTuple):
 
 @dataclass
 class Check:
-    """The result of :func:`check`; printed, it is a report in plain words, the verdict first.
+    """The result of :func:`check`; printed, it is a report that begins with the verdict.
 
     Attributes:
         model: its class.
         parameters: how many it has.
-        reads: what it reads.
-        attentions: shape of each attention's map, ``(heads, queries, keys)``, in order.
+        reads: its modality.
+        attentions: the shape of each attention map, ``(heads, queries, keys)``, in order.
         streams: positions of each token stream.
-        difference: the largest difference between the traced and the plain forward, relative to the largest logit.
+        difference: the largest difference between the traced and the plain forward pass, relative to the largest logit.
         coverage: operations with and without a rule.
         kept: the share of the target's value that reached the input with ``conservative-lrp``.
-        unaccounted: the largest share of it that the books of any block cannot explain.
-        methods: per method, ``""`` if it applies, or why it does not.
-        written_out: how far scores are from those with attention written out, relative to the largest; ``None`` if that
-            could not be tried.
+        unaccounted: the largest conservation error of any block, as a share of it.
+        methods: per method, ``""`` if it is applicable, or why it is not.
+        written_out: the largest difference to scores with unfused attention, relative to the largest score; ``None`` if
+            that could not be computed.
         half: whether the model computes in half precision.
-        warned: what Whence warned of on the way.
-        trial: the explanation of the given input put on trial; ``None`` if none was given, or it cannot be.
-        untried: why there was no trial.
+        warned: the warnings of the explanation.
+        trial: the random-ranking test of the given input; ``None`` if none was given, or it is not possible.
+        untried: why there was no test.
     """
 
     model: str
@@ -81,24 +83,25 @@ class Check:
 
     @property
     def verdict(self) -> str:
-        """``"yes"``, ``"with care"`` or ``"no"``: the worst that any reason says."""
+        """``"yes"``, ``"with care"`` or ``"no"``: the worst verdict of all reasons."""
         found = {reason.verdict for reason in self.reasons}
         return NO if NO in found else CARE if CARE in found else "yes"
 
     @property
     def reasons(self) -> list[Reason]:
-        """What speaks against trusting explanations of this model, the worst first; empty if nothing does."""
-        found = [*self._of_the_run(), *self._of_the_rules(), *self._of_the_trial()]
+        """The reasons against trusting explanations of this model, the worst first."""
+        found = [*self._run_reasons(), *self._rule_reasons(), *self._trial_reasons()]
         found += [Reason(CARE, said) for said in self.warned if "kernel of its own" not in said]
         return sorted(found, key=lambda reason: reason.verdict != NO)
 
     @property
     def warnings(self) -> list[str]:
-        """The reasons in words."""
+        """The sentences of the reasons."""
         return [reason.said for reason in self.reasons]
 
-    def _of_the_run(self) -> list[Reason]:
-        said, limit = [], OTHER_IN_HALF if self.half else OTHER
+    def _run_reasons(self) -> list[Reason]:
+        said = []
+        limit = TOLERANCE_IN_HALF if self.half else TOLERANCE
         if self.difference > limit:
             text = f"Traced, the model gives another answer (by {self.difference:.1e}): please report this model."
             said.append(Reason(NO, text))
@@ -116,7 +119,7 @@ class Check:
             said.append(Reason(CARE, text))
         return said
 
-    def _of_the_rules(self) -> list[Reason]:
+    def _rule_reasons(self) -> list[Reason]:
         said = []
         if self.coverage.opaque:
             said.append(
@@ -153,7 +156,7 @@ class Check:
             )
         return said
 
-    def _of_the_trial(self) -> list[Reason]:
+    def _trial_reasons(self) -> list[Reason]:
         if self.trial is None or self.trial.beaten >= 0.95 * len(self.trial.random):
             return []
         return [Reason(CARE if self.trial.beaten > 0.5 * len(self.trial.random) else NO, str(self.trial))]
@@ -183,7 +186,7 @@ class Check:
         return "\n".join(lines + ([f"no rule      {plain}"] if plain else []))
 
     def record(self) -> dict[str, Any]:
-        """All of it as plain values, for programs: what ``whence check --json`` prints."""
+        """Return everything as plain values: what ``whence check --json`` prints."""
         own = {k: v for k, v in vars(self).items() if k not in ("coverage", "trial")}
         beaten = None if self.trial is None else {"beaten": self.trial.beaten, "orders": len(self.trial.random)}
         coverage = {"share": self.coverage.share, "plain": dict(self.coverage.plain)}
@@ -192,12 +195,12 @@ class Check:
 
 
 def check(explainer: Explainer, input: Any = None) -> Check:
-    """Say whether explanations of a model can be trusted, by looking at it through one input.
+    """Check whether explanations of a model can be trusted, with one input.
 
     Args:
         explainer: the model with its processor.
-        input: as for the explainer. With it, the explanation is also put on trial (:func:`whence.trial`). ``None``
-            takes a sentence, noise or a sine wave, whatever the model reads.
+        input: as for the explainer. With it, the random-ranking test is also run (:func:`whence.trial`). ``None`` uses
+            a sentence, noise or a sine wave, by the model's modality.
 
     Example:
         >>> found = whence.check(explainer, "a gripping film")
@@ -220,7 +223,7 @@ def check(explainer: Explainer, input: Any = None) -> Check:
         e = explain(model, inputs, "conservative-lrp", target)
     assert e.ledger is not None
     total = float(e.ledger.total[0]) or 1.0
-    with warnings.catch_warnings():  # what there is to warn of was heard above
+    with warnings.catch_warnings():  # the warnings were recorded above
         warnings.simplefilter("ignore", WhenceWarning)
         tried, untried = _tried(explainer, input)
         applied = {name: _applies(explainer, inputs, name, target) for name in list_methods()}
@@ -245,7 +248,7 @@ def check(explainer: Explainer, input: Any = None) -> Check:
 
 
 def _tried(explainer: Explainer, input: Any) -> tuple[Trial | None, str]:
-    """The explanation of an input put on trial; or why that cannot be."""
+    """Return the random-ranking test of an input, or why it is not possible."""
     if input is None:
         return None, "none: give an input of your own, and its explanation is put on trial"
     try:
@@ -255,10 +258,10 @@ def _tried(explainer: Explainer, input: Any) -> tuple[Trial | None, str]:
 
 
 def _written_out(explainer: Explainer, inputs: Any, target: Any, e: Explanation) -> float | None:
-    """How far scores are from those with attention written out, relative to the largest."""
+    """Return the largest difference to scores with unfused attention, relative to the largest score."""
     try:
         other = explain(explainer.model, inputs, "conservative-lrp", target, inside=True)
-    except WhenceError:  # what each block did is not known of every model
+    except WhenceError:  # `inside` is not available for every model
         return None
     largest = max(float(s.abs().max()) for s in e.streams.values())
     apart = max(float((s - other.streams[name]).abs().max()) for name, s in e.streams.items())
@@ -268,7 +271,7 @@ def _written_out(explainer: Explainer, inputs: Any, target: Any, e: Explanation)
 def _difference(traced: Tensor, plain: Tensor | None) -> float:
     if plain is None or plain.numel() < traced.numel():
         return 0.0
-    if plain.dim() == 3:  # an answer at every position: the one that was explained is among them
+    if plain.dim() == 3:  # logits at every position, the explained one among them
         distance = (plain - traced[:, None]).abs().amax(-1).amin(-1).max()
     else:
         distance = (plain - traced).abs().max()
@@ -284,7 +287,7 @@ def _applies(explainer: Explainer, inputs: Any, name: str, target: Any) -> str:
 
 
 def _example(explainer: Explainer) -> Any:
-    """An input of the kind that the model reads."""
+    """Return an input of the model's modality."""
     rng = np.random.default_rng(0)
     picture = rng.integers(0, 256, (224, 224, 3), dtype=np.uint8)
     tokenizer = getattr(explainer.reader, "tokenizer", None)

@@ -1,8 +1,8 @@
-"""One explanation put on trial: does the order that it gives bring the answer back sooner than random orders do?
+"""The random-ranking test: does the order of one explanation restore the prediction faster than random orders?
 
-Of an input without any feature, the features are put in again, the most relevant first (the activation curve of Ali et
-al., ICML 2022); the same is done in random orders. One sample proves little of a method, but it says how far this one
-explanation is borne out by the model itself.
+Starting from an input without features, the features are inserted, the most relevant first (the activation curve of Ali
+et al., ICML 2022); the same is done in random orders. One sample proves little about a method, but it shows how
+faithful this explanation is.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ ORDERS = 20
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """An activation curve beside those of random orders.
+    """The result of a random-ranking test: an activation curve beside those of random orders.
 
     Attributes:
-        shares: ``[steps]``, of the features that are there, from 0 to 1.
-        curve: ``[steps]``, the class's probability when the most relevant features are put in first.
+        shares: ``[steps]``, of the inserted features, from 0 to 1.
+        curve: ``[steps]``, the class's probability when the most relevant features are inserted first.
         random: ``[orders, steps]``, the same for random orders.
-        noun: what the features are: tokens or patches.
+        noun: the features: tokens or patches.
     """
 
     shares: Floats
@@ -42,16 +42,17 @@ class Trial:
 
     @property
     def area(self) -> float:
-        """Under the curve: the larger, the sooner the answer is back."""
+        """The area under the curve: the larger, the faster the prediction is restored."""
         return float(np.trapezoid(self.curve, self.shares))
 
     @property
     def beaten(self) -> int:
-        """How many random orders bring the answer back later."""
+        """The number of random orders with a smaller area."""
         return int((np.trapezoid(self.random, self.shares, axis=-1) < self.area).sum())
 
     def __str__(self) -> str:
-        count, beaten = len(self.random), self.beaten
+        count = len(self.random)
+        beaten = self.beaten
         said = f"Put in first, the {self.noun} that it ranks highest bring the answer back sooner than {beaten} of "
         if beaten >= 0.95 * count:
             return f"{said}{count} random orders: the model bears this explanation out."
@@ -71,15 +72,15 @@ def trial(
     seed: int = 0,
     batch_size: int = 16,
 ) -> Trial:
-    """Put one explanation on trial.
+    """Run the random-ranking test on one explanation.
 
     Args:
         explainer: the model.
-        input: what was explained: one text, pair of texts or picture.
+        input: the explained input: one text, pair of texts or image.
         explanation: of a class.
-        orders: how many random orders there are.
-        steps: how many times something is put in.
-        baseline: what stands in for a feature that is not there (:mod:`whence.evaluation.feature_removal`).
+        orders: the number of random orders.
+        steps: the number of insertions.
+        baseline: what removed features are replaced with (:mod:`whence.evaluation.feature_removal`).
         seed: of the random orders.
         batch_size: how many variants are run together.
 
@@ -92,15 +93,16 @@ def trial(
     if orders < 1 or steps < 1:
         raise InputError(f"orders and steps must be at least 1, not {orders} and {steps}.")
     sample = explainer.read(input)
-    how = removal_for(explainer, sample, explanation, baseline, "patch", special=False)
-    inference = MaskedInference(explainer, sample, how, batch_size)
+    removal = removal_for(explainer, sample, explanation, baseline, "patch", special=False)
+    inference = MaskedInference(explainer, sample, removal, batch_size)
     activation = Activation(steps)
-    scores, draw = how.scores(explanation), np.random.default_rng(seed)
-    each = [scores, *(draw.permutation(len(scores)).astype(np.float64) for _ in range(orders))]
-    cases = [Case(Item("", input), explanation, own, int(explanation.target[0])) for own in each]
+    scores = removal.scores(explanation)
+    draw = np.random.default_rng(seed)
+    rankings = [scores, *(draw.permutation(len(scores)).astype(np.float64) for _ in range(orders))]
+    cases = [Case(Item("", input), explanation, ranking, int(explanation.target[0])) for ranking in rankings]
     plans = [activation.plan(case) for case in cases]
     for plan in plans:
-        inference.enqueue(plan)  # all together, those that several have in common once
+        inference.enqueue(plan)  # variants that several orders share are run once
     curves = [activation.sample(case, inference.logits(plan)) for case, plan in zip(cases, plans, strict=True)]
     noun = "tokens" if "input_ids" in sample.tensors else "patches"
     return Trial(activation.axis(), curves[0], np.stack(curves[1:]), noun)

@@ -1,4 +1,4 @@
-"""What an evaluation found."""
+"""The results of an evaluation."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .measurement import Measurement
 
 @dataclass(frozen=True)
 class Cell:
-    """A measure of a method.
+    """The value of a measure for a method.
 
     Attributes:
-        method, measure: which.
+        method, measure: their names.
         value: over all samples.
         low, high: its 95 % interval.
-        samples: of how many.
+        samples: the number of samples.
     """
 
     method: str
@@ -37,7 +37,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Difference:
-    """How much larger a measure is for one method than for another, on the samples that both explain."""
+    """The difference of a measure between two methods, on the samples that both explain."""
 
     measure: str
     method: str
@@ -50,13 +50,13 @@ class Difference:
 
 @dataclass
 class Evaluation:
-    """What an evaluation found.
+    """The results of an evaluation.
 
     Attributes:
-        settings: all that it depends on: dataset, model, methods, measures, baseline, seeds.
+        settings: all that they depend on: dataset, model, methods, measures, baseline, seeds.
         rows: one per sample, method and measure.
-        refused: methods that do not apply to the model, and why.
-        warned: what was warned of, numbers left out, and how often.
+        refused: methods that are not applicable to the model, and why.
+        warned: the warnings, without numbers, each with its count.
 
     Example:
         >>> found = whence.evaluate(explainer, "sst2", ["conservative-lrp", "random"], ["auac"], root="data")
@@ -75,12 +75,12 @@ class Evaluation:
 
     @property
     def methods(self) -> list[str]:
-        """The labels of the methods that apply."""
+        """The labels of the applicable methods."""
         return [m["label"] for m in self.settings["methods"] if m["label"] not in self.refused]
 
     @cached_property
     def _vectors(self) -> dict[tuple[str, str], dict[str, Floats]]:
-        """(method, measure) -> sample -> vector; samples in the order of their ids, whatever order they came in."""
+        """(method, measure) -> sample -> vector; samples in the order of their ids."""
         out: dict[tuple[str, str], dict[str, Floats]] = {}
         for row in sorted(self.rows, key=lambda row: row.id):
             if row.vector:
@@ -90,27 +90,29 @@ class Evaluation:
     # -- values ------------------------------------------------------------------------------------------------------
 
     def cell(self, method: str, measure: str) -> Cell | None:
-        """One cell of the table; ``None`` where nothing was measured."""
+        """Return one cell of the table; ``None`` where nothing was measured."""
         found = self._vectors.get((method, measure))
         if not found:
             return None
-        vectors, m = np.stack(list(found.values())), self.measures[measure]
+        vectors = np.stack(list(found.values()))
+        m = self.measures[measure]
         low, high = interval(vectors, m.finish, self.settings["bootstrap"], self.settings["seed"])
         return Cell(method, measure, float(m.finish(vectors.mean(0))), low, high, len(vectors))
 
     @cached_property
     def cells(self) -> list[Cell]:
-        """All cells."""
+        """All cells of the table."""
         every = (self.cell(method, measure) for measure in self.measures for method in self.methods)
         return [cell for cell in every if cell is not None]
 
     def curve(self, method: str, measure: str) -> tuple[Floats, Floats] | None:
-        """Where a mean curve stands, and its values; ``None`` where the measure is no curve."""
-        found, axis = self._vectors.get((method, measure)), self.measures[measure].axis()
+        """Return the horizontal positions and values of a mean curve; ``None`` where the measure is no curve."""
+        found = self._vectors.get((method, measure))
+        axis = self.measures[measure].axis()
         return None if not found or axis is None else (axis, np.stack(list(found.values())).mean(0))
 
     def difference(self, measure: str, method: str, other: str) -> Difference:
-        """A paired comparison of two methods.
+        """Compare two methods on the samples that both explain.
 
         Example:
             >>> found.difference("auac", "conservative-lrp", "random").low > 0
@@ -126,35 +128,35 @@ class Evaluation:
         return Difference(measure, method, other, value, low, high, len(shared))
 
     def differences(self, measure: str) -> list[Difference]:
-        """Every pair of methods."""
-        there = [method for method in self.methods if (method, measure) in self._vectors]
-        return [self.difference(measure, a, b) for i, a in enumerate(there) for b in there[i + 1 :]]
+        """Compare every pair of methods."""
+        measured = [method for method in self.methods if (method, measure) in self._vectors]
+        return [self.difference(measure, a, b) for i, a in enumerate(measured) for b in measured[i + 1 :]]
 
-    # -- what stands beside them -------------------------------------------------------------------------------------
+    # -- summary -----------------------------------------------------------------------------------------------------
 
     @property
     def accuracy(self) -> float | None:
-        """The share of the samples on which the model is right; ``None`` without labels."""
-        said = {row.id: row.prediction == row.label for row in self.rows if row.label is not None and row.measure}
-        return sum(said.values()) / len(said) if said else None
+        """The model's accuracy on the samples; ``None`` without labels."""
+        correct = {row.id: row.prediction == row.label for row in self.rows if row.label is not None and row.measure}
+        return sum(correct.values()) / len(correct) if correct else None
 
     @property
     def samples(self) -> int:
-        """How many samples something was measured on."""
+        """The number of samples with a measurement."""
         return len({row.id for row in self.rows if row.vector})
 
     def seconds(self, method: str) -> float:
-        """The mean cost of one explanation."""
+        """Return the mean time of one explanation."""
         costs = {row.id: row.seconds for row in self.rows if row.method == method and row.measure}
         return sum(costs.values()) / len(costs) if costs else float("nan")
 
     @property
     def failures(self) -> list[Measurement]:
-        """What could not be explained or measured, each with its reason."""
+        """The rows that could not be explained or measured, each with its error."""
         return [row for row in self.rows if row.error]
 
     def summary(self) -> dict[str, Any]:
-        """All of it but the vectors, as it is written to ``results.json``."""
+        """Return everything but the vectors, as it is written to ``results.json``."""
         return {
             "settings": dict(self.settings),
             "samples": self.samples,
@@ -179,10 +181,10 @@ class Evaluation:
         return {method: list(map(float, curve[1])) for method, curve in found if curve is not None}
 
     def table(self) -> str:
-        """The values with their intervals, one method a line, as text."""
+        """Return the values with their intervals, one method per line, as text."""
         head = ["method", *self.measures, "s per sample"]
         body = [
-            [method, *(_written(self.cell(method, name)) for name in self.measures), f"{self.seconds(method):.3g}"]
+            [method, *(_format(self.cell(method, name)) for name in self.measures), f"{self.seconds(method):.3g}"]
             for method in self.methods
         ]
         widths = [max(len(line[i]) for line in [head, *body]) for i in range(len(head))]
@@ -192,9 +194,9 @@ class Evaluation:
         return "\n".join([*lines, "", *self.notes()])
 
     def notes(self) -> Iterable[str]:
-        """What a reader of the table must know."""
-        right = "unknown (no labels)" if self.accuracy is None else f"{self.accuracy:.1%}"
-        yield f"{self.samples} samples; the model's accuracy on them: {right}; 95 % intervals by bootstrap."
+        """Yield the notes below the table."""
+        accuracy = "unknown (no labels)" if self.accuracy is None else f"{self.accuracy:.1%}"
+        yield f"{self.samples} samples; the model's accuracy on them: {accuracy}; 95 % intervals by bootstrap."
         better = {True: "higher is better", False: "lower is better", None: "neither is better"}
         yield "; ".join(f"{name}: {better[m.higher]}" for name, m in self.measures.items()) + "."
         for label, why in self.refused.items():
@@ -207,5 +209,5 @@ class Evaluation:
             yield f"{lost} explanations failed or could not be measured; the first: sample {first.id}, {first.error}"
 
 
-def _written(cell: Cell | None) -> str:
+def _format(cell: Cell | None) -> str:
     return "-" if cell is None else f"{cell.value:.3f} [{cell.low:.3f}, {cell.high:.3f}]"

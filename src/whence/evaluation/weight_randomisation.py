@@ -1,4 +1,4 @@
-"""A model that has learned nothing, but has weights of the same sizes."""
+"""Randomised weights: a model that has learned nothing, with weights of the same distribution."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 
 
 def shuffled(model: nn.Module, seed: int) -> nn.Module:
-    """A copy of a model with the entries of every parameter shuffled within it; shared parameters stay shared.
+    """Return a copy of a model with the entries of every parameter shuffled; shared parameters stay shared.
 
     Example:
         >>> other = shuffled(model, seed=0)

@@ -1,4 +1,4 @@
-"""All measures, one a file; importing this registers them."""
+"""All measures; importing this package registers them."""
 
 from . import (
     activation,

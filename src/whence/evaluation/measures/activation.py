@@ -1,11 +1,11 @@
 """Activation and pruning curves (Ali et al., ICML 2022).
 
-Activation: of an input without any feature, the most relevant are put in first; the more of the class's probability
-returns early, the larger the area (AUAC). Pruning: the features of the smallest ``|R|`` are removed first; the less the
-logits move, the smaller the area under their squared change, summed over classes (AU-MSE).
+Activation: starting from an input without features, the most relevant are inserted first; the earlier the class's
+probability is restored, the larger the area (AUAC). Pruning: the features with the smallest ``|R|`` are removed first;
+the less the logits change, the smaller the area under their squared change, summed over classes (AU-MSE).
 
 The published code takes eleven fractions, rounds the number of features up, and counts [CLS] and [SEP] among them
-(``special=True`` of :func:`whence.evaluate`); the area is by trapezoids.
+(``special=True`` of :func:`whence.evaluate`); the area is by the trapezoidal rule.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from ..measure import measure
 @measure("auac")
 @dataclass(frozen=True)
 class Activation(Curve):
-    """The area under the activation curve: the class's probability as the most relevant features are put in first.
+    """The area under the activation curve: the class's probability as the most relevant features are inserted first.
 
     Attributes:
-        steps: how many times something is put in.
+        steps: the number of insertions.
     """
 
     paper: ClassVar[str] = "Ali et al., ICML 2022"
@@ -35,17 +35,17 @@ class Activation(Curve):
     steps: int = 10
 
     def plan(self, case: Case) -> Flags:
-        """All features removed at first, none in the end."""
+        """Return flags from all features removed to none."""
         return kept_first(case, case.scores, self.counts(case))
 
 
 @measure("au-mse")
 @dataclass(frozen=True)
 class Pruning(Curve):
-    """The area under the pruning curve: how much the logits move as features of the smallest ``|R|`` are removed.
+    """The area under the pruning curve: how much the logits change as features with the smallest ``|R|`` are removed.
 
     Attributes:
-        steps: how many times something is removed.
+        steps: the number of removals.
     """
 
     paper: ClassVar[str] = "Ali et al., ICML 2022"
@@ -55,9 +55,9 @@ class Pruning(Curve):
     steps: int = 10
 
     def plan(self, case: Case) -> Flags:
-        """None removed at first, all in the end."""
+        """Return flags from no features removed to all."""
         return removed_first(case, -np.abs(case.scores), self.counts(case))
 
     def sample(self, case: Case, logits: Floats) -> Floats:
-        """The squared change, summed over classes, at each step."""
+        """Return the squared change of the logits, summed over classes, at each step."""
         return np.asarray(((logits - case.logits) ** 2).sum(-1))

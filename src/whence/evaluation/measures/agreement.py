@@ -1,4 +1,4 @@
-"""How far a method agrees with the others that are evaluated beside it."""
+"""Agreement of a method with the others in the same evaluation."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Agreement(Measure):
     needs: ClassVar[frozenset[str]] = frozenset({"peers"})
 
     def sample(self, case: Case, logits: Floats) -> Floats:
-        """One correlation for each other method, in the order in which methods were given."""
+        """Return one correlation for each other method, in the order of the methods."""
         return np.array([rank_correlation(case.scores, other) for other in case.peers.values()])
 
     def finish(self, mean: Floats) -> Floats:
-        """Their mean."""
+        """Return their mean."""
         return np.asarray(mean.mean(-1))

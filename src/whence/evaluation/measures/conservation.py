@@ -1,4 +1,4 @@
-"""Whether the scores add up to what was explained (Bach et al. 2015; Ali et al., ICML 2022)."""
+"""Conservation error: do the scores sum to the target (Bach et al. 2015; Ali et al., ICML 2022)?"""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ..measure import Measure, measure
 @measure("conservation-error")
 @dataclass(frozen=True)
 class ConservationError(Measure):
-    """How far the sum of all scores is from the value of the target, relative to it.
+    """The distance between the sum of all scores and the value of the target, relative to it.
 
-    Of methods that say what they absorb, biases for the most part, it is large without anything being lost: the ledger
-    (``e.ledger``) accounts for it.
+    For methods whose biases absorb relevance it can be large although nothing is lost: the ledger (``e.ledger``)
+    accounts for it.
     """
 
     paper: ClassVar[str] = "Ali et al., ICML 2022"
@@ -25,7 +25,7 @@ class ConservationError(Measure):
     needs: ClassVar[frozenset[str]] = frozenset({"ledger"})
 
     def sample(self, case: Case, logits: Floats) -> Floats:
-        """The relative error."""
+        """Return the relative error."""
         value = float(as_floats(case.explanation.value)[0])
         total = sum(float(as_floats(s).sum()) for s in case.explanation.streams.values())
         return np.array([abs(total - value) / max(abs(value), 1e-12)])

@@ -1,8 +1,8 @@
 """Deletion and insertion (Petsiuk et al., BMVC 2018, RISE).
 
-The class's probability as the most relevant features are removed (deletion: it should fall), and as they are put into
-an empty input (insertion: it should rise). The paper removes pixels by black ones and inserts them into a blurred
-picture: with ``baseline="blur"`` both are relative to the blurred one.
+The class's probability as the most relevant features are removed (deletion: it should fall), and as they are inserted
+into an empty input (insertion: it should rise). The paper replaces removed pixels by black and inserts them into a
+blurred image: with ``baseline="blur"`` both are relative to the blurred one.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ class Deletion(Curve):
     along: ClassVar[str] = "share of features removed"
 
     def plan(self, case: Case) -> Flags:
-        """From all features to none."""
+        """Return flags from no features removed to all."""
         return removed_first(case, case.scores, self.counts(case))
 
 
 @measure("insertion")
 @dataclass(frozen=True)
 class Insertion(Curve):
-    """The area under the class's probability, the most relevant features put in first."""
+    """The area under the class's probability, the most relevant features inserted first."""
 
     paper: ClassVar[str] = "Petsiuk et al., BMVC 2018"
     along: ClassVar[str] = "share of features put in"
 
     def plan(self, case: Case) -> Flags:
-        """From no features to all."""
+        """Return flags from all features removed to none."""
         return kept_first(case, case.scores, self.counts(case))

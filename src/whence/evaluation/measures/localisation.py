@@ -1,8 +1,8 @@
-"""Where the relevance lies: on the object, or beside it.
+"""Localisation: does the relevance lie on the object?
 
 Relevance mass: the share of positive relevance on the object (Arras et al. 2022; AttnLRP and ResLRP call it
-localisation). Pointing game: whether the strongest pixel is on it (Zhang et al. 2018). Both are worth what they are
-above the object's share of the picture, which the random method shows.
+localisation). Pointing game: whether the strongest pixel is on it (Zhang et al. 2018). Compare
+both with the object's share of the image, which is the score of the random method.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class RelevanceMass(Measure):
     needs: ClassVar[frozenset[str]] = frozenset({"mask"})
 
     def sample(self, case: Case, logits: Floats) -> Floats:
-        """From 0 to 1; 0 where no relevance is positive."""
+        """Return the share, from 0 to 1; 0 where no relevance is positive."""
         heat, truth = known(case)
         positive = heat.clip(min=0)
         return np.array([positive[truth].sum() / positive.sum() if positive.sum() > 0 else 0.0])
@@ -41,6 +41,6 @@ class PointingGame(Measure):
     needs: ClassVar[frozenset[str]] = frozenset({"mask"})
 
     def sample(self, case: Case, logits: Floats) -> Floats:
-        """1 or 0; of several strongest pixels, the share that is on it."""
+        """Return 1 or 0; of several strongest pixels, the share on the object."""
         heat, truth = known(case)
         return np.array([truth[heat == heat.max()].mean()])

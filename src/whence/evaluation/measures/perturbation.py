@@ -1,10 +1,10 @@
 """Positive and negative perturbation (Chefer et al., CVPR 2021).
 
-Features are removed from the most relevant (positive) or from the least relevant (negative), 10 % to 90 % of them, and
-the model's accuracy is watched: a good explanation makes it fall at once, or keeps it to the end. Which class is
-explained, the predicted one or the true one, is the ``target`` of :func:`whence.evaluate`; whether the model is right
-is always judged by the label. The published code removes pixels (``unit="pixel"``) by black ones, rounds down, and has
-no code for the area; here it is by trapezoids over the nine steps, so that a model that is always right has 0.8.
+10 % to 90 % of the features are removed, the most relevant first (positive) or the least relevant first (negative), and
+the model's accuracy is measured: with a good explanation it falls at once, or stays to the end. Which class is
+explained, the predicted or the true one, is the ``target`` of :func:`whence.evaluate`; accuracy is always by the label.
+The published code replaces pixels (``unit="pixel"``) by black, rounds down, and has no code for the area; here it is by
+the trapezoidal rule over the nine steps, so a model that is always right has 0.8.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ class PositivePerturbation(Measure):
     sign: ClassVar[int] = 1
 
     def plan(self, case: Case) -> Flags:
-        """Nine steps."""
+        """Return flags of nine steps."""
         return removed_first(case, self.sign * case.scores, [int(len(case.scores) * step) for step in STEPS])
 
     def sample(self, case: Case, logits: Floats) -> Floats:
-        """Whether the model is right, at each step."""
+        """Return whether the prediction is correct at each step."""
         return np.asarray(logits.argmax(-1) == case.label, float)
 
     def finish(self, mean: Floats) -> Floats:
-        """The area under the accuracy."""
+        """Return the area under the accuracy."""
         return area(STEPS, mean)
 
     def axis(self) -> Floats:
-        """The share of features that are removed."""
+        """Return the shares of removed features."""
         return STEPS
 
 

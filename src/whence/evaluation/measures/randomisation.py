@@ -1,4 +1,4 @@
-"""Whether an explanation is of its model: how alike it is to that of a model with random weights."""
+"""Sanity check by randomised weights: does the explanation depend on what the model learned?"""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ..measure import Measure, measure
 @measure("randomisation")
 @dataclass(frozen=True)
 class Randomisation(Measure):
-    """The rank correlation of the map with that of the same model whose weights were shuffled, without its sign.
+    """The absolute rank correlation of the map with that of the same model with shuffled weights.
 
-    Every weight matrix, embedding and bias is shuffled within itself, so that the model has learned nothing but has
-    weights of the same sizes. A method whose maps stay the same does not explain what was learned.
+    Every weight matrix, embedding and bias is shuffled within itself, so the model has learned nothing but its weights
+    have the same distribution. A method whose maps stay the same does not explain what was learned.
     """
 
     paper: ClassVar[str] = "Adebayo et al., NeurIPS 2018"
@@ -26,6 +26,6 @@ class Randomisation(Measure):
     needs: ClassVar[frozenset[str]] = frozenset({"randomised"})
 
     def sample(self, case: Case, logits: Floats) -> Floats:
-        """From 0 to 1."""
+        """Return the correlation, from 0 to 1."""
         assert case.randomised is not None
         return np.array([abs(rank_correlation(case.scores, case.randomised))])

@@ -1,7 +1,7 @@
-"""Agreement with what people marked as the reason (ERASER; Chefer et al., CVPR 2021).
+"""Agreement with human rationales (ERASER; Chefer et al., CVPR 2021).
 
-Scores are of whole words, a word's score being the sum of its tokens'; the words that people marked are those that
-touch a marked stretch of the text, whether the model read them or not: what it did not read it cannot find.
+Scores are of whole words: the sum over their tokens. The marked words are those that overlap a rationale, whether the
+model read them or not: truncated words count as not found.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COUNTS = np.array([10, 20, 30, 40, 50, 60, 70, 80])
 
 
 def by_word(case: Case) -> tuple[Floats, Flags]:
-    """``[words]``: each word's score (least of all where it was not read), and whether people marked it."""
+    """Return ``[words]``: each word's score (minus infinity if truncated), and whether annotators marked it."""
     assert case.item.rationale is not None
     text = str(case.item.input)
     read = {(w.start, w.end): w.score for w in case.explanation.words[0]}
@@ -33,8 +33,9 @@ def by_word(case: Case) -> tuple[Floats, Flags]:
 
 
 def _spaced(text: str) -> list[tuple[int, int]]:
-    """Stretches between spaces."""
-    out, at = [], 0
+    """Return the spans between spaces."""
+    out: list[tuple[int, int]] = []
+    at = 0
     for space, run in groupby(text, str.isspace):
         end = at + len(list(run))
         out += [] if space else [(at, end)]
@@ -43,41 +44,41 @@ def _spaced(text: str) -> list[tuple[int, int]]:
 
 
 def f1(hits: float, found: float, marked: float) -> float:
-    """The harmonic mean of precision and recall."""
+    """Return the harmonic mean of precision and recall."""
     return 2 * hits / (found + marked) if found + marked else 0.0
 
 
 @measure("token-f1")
 @dataclass(frozen=True)
 class TokenF1(Measure):
-    """The F1 of the ``k`` strongest words against those that people marked, for k from 10 to 80."""
+    """The F1 score of the ``k`` strongest words against the marked ones, for k from 10 to 80."""
 
     paper: ClassVar[str] = "Chefer et al., CVPR 2021; DeYoung et al., ACL 2020"
     along: ClassVar[str] = "number of words k"
     needs: ClassVar[frozenset[str]] = frozenset({"rationale"})
 
     def sample(self, case: Case, logits: Floats) -> Floats:
-        """The F1 at each k."""
+        """Return the F1 score at each k."""
         scores, marked = by_word(case)
         order = case.order(scores)
         return np.array([f1(marked[order[:k]].sum(), min(k, len(order)), marked.sum()) for k in COUNTS])
 
     def finish(self, mean: Floats) -> Floats:
-        """The mean over k."""
+        """Return the mean over k."""
         return np.asarray(mean.mean(-1))
 
     def axis(self) -> Floats:
-        """The counts k."""
+        """Return the counts k."""
         return COUNTS.astype(float)
 
 
 @measure("iou-f1")
 @dataclass(frozen=True)
 class SpanF1(Measure):
-    """The F1 of stretches: one counts as found if it overlaps a marked one by half of their union.
+    """The F1 score of spans: one counts as found if its intersection over union with a marked one is at least a half.
 
     Attributes:
-        k: how many words are taken; neighbours among them are one stretch.
+        k: the number of words; adjacent ones form a span.
     """
 
     paper: ClassVar[str] = "DeYoung et al., ACL 2020"
@@ -86,7 +87,7 @@ class SpanF1(Measure):
     k: int = 40
 
     def sample(self, case: Case, logits: Floats) -> Floats:
-        """The F1 of one text."""
+        """Return the F1 score of one text."""
         scores, marked = by_word(case)
         taken = np.zeros_like(marked)
         taken[case.order(scores)[: self.k]] = True
@@ -96,13 +97,13 @@ class SpanF1(Measure):
 
 
 def _runs(flags: Flags) -> list[tuple[int, int]]:
-    """Begin and end of each run of true entries."""
+    """Return start and end of each run of true entries."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(int)))
     return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
 
 
 def _overlap(a: Sequence[int], b: Sequence[int]) -> float:
-    """Intersection over union of two stretches."""
+    """Return the intersection over union of two spans."""
     both = min(a[1], b[1]) - max(a[0], b[0])
     return max(0, both) / (a[1] - a[0] + b[1] - b[0] - max(0, both))
 
@@ -116,7 +117,7 @@ class PrecisionRecall(Measure):
     needs: ClassVar[frozenset[str]] = frozenset({"rationale"})
 
     def sample(self, case: Case, logits: Floats) -> Floats:
-        """The average precision of one text."""
+        """Return the average precision of one text."""
         precision = need("sklearn.metrics", "average precision", "evaluation").average_precision_score
         scores, marked = by_word(case)
         lowest = scores[np.isfinite(scores)].min() - 1

@@ -24,8 +24,8 @@ class MostRelevantFirst(Curve):
     """The area under the class's logit, the most relevant features removed first.
 
     Attributes:
-        steps: how many times something is removed.
-        probability: follow the class's probability, not its logit.
+        steps: the number of removals.
+        probability: use the class's probability, not its logit.
     """
 
     paper: ClassVar[str] = "Samek et al., 2017"
@@ -36,18 +36,18 @@ class MostRelevantFirst(Curve):
     probability: bool = False
 
     def plan(self, case: Case) -> Flags:
-        """From nothing removed to everything, once for each order."""
+        """Return flags from no features removed to all, once for each order."""
         orders = [removed_first(case, sign * case.scores, self.counts(case)) for sign in self.signs]
         return np.concatenate(orders)
 
     def sample(self, case: Case, logits: Floats) -> Floats:
-        """The curve; of two orders, the second minus the first."""
-        followed = case.probabilities(logits) if self.probability else logits
-        curves = followed[:, self.followed(case)].reshape(len(self.signs), -1)
+        """Return the curve; for two orders, the second minus the first."""
+        outputs = case.probabilities(logits) if self.probability else logits
+        curves = outputs[:, self.class_of(case)].reshape(len(self.signs), -1)
         return np.asarray(curves[-1] - (curves[0] if len(curves) > 1 else 0.0))
 
-    def followed(self, case: Case) -> int:
-        """The class whose curve it is."""
+    def class_of(self, case: Case) -> int:
+        """Return the class of the curve."""
         return case.target
 
 
@@ -78,7 +78,7 @@ class SymmetricRelevanceGain(AreaBetween):
     paper: ClassVar[str] = "Blücher et al., 2024; as in ResLRP"
     needs: ClassVar[frozenset[str]] = frozenset({"label"})
 
-    def followed(self, case: Case) -> int:
-        """The true class."""
+    def class_of(self, case: Case) -> int:
+        """Return the true class."""
         assert case.label is not None
         return case.label

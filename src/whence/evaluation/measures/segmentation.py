@@ -1,9 +1,9 @@
 """Segmentation by an explanation (Chefer et al., CVPR 2021).
 
-The heat map, thresholded at its own mean, is taken for a mask of the object. Pixel accuracy and the intersection over
-union of object and background are of the whole dataset's pixels; average precision is of each picture's two classes
-together, the object scored by the min-max scaled map and the background by what is left to 1. Pixels of which the
-dataset does not say what they are do not count.
+The heat map, thresholded at its mean, is the predicted mask of the object. Pixel accuracy and the intersection over
+union of object and background are over all pixels of the dataset; average precision is over the two classes of each
+image together, the object scored by the min-max scaled map and the background by one minus it. Unlabelled pixels are
+ignored.
 """
 
 from __future__ import annotations
@@ -19,43 +19,43 @@ from ..measure import Measure, measure
 
 
 def known(case: Case) -> tuple[Floats, Flags]:
-    """Heat and truth at every pixel of which the truth is known, flat."""
+    """Return the heat map and the true mask at all labelled pixels, flat."""
     assert case.item.mask is not None
     truth = np.asarray(case.item.mask())
     heat = as_floats(case.explanation.heatmap(truth.shape)[0])
-    there = truth >= 0
-    return heat[there], truth[there] > 0
+    labelled = truth >= 0
+    return heat[labelled], truth[labelled] > 0
 
 
 @measure("pixel-accuracy")
 @dataclass(frozen=True)
 class PixelAccuracy(Measure):
-    """The share of pixels that are on the right side of the threshold."""
+    """The share of pixels on the correct side of the threshold."""
 
     paper: ClassVar[str] = "Chefer et al., CVPR 2021"
     needs: ClassVar[frozenset[str]] = frozenset({"mask"})
 
     def sample(self, case: Case, logits: Floats) -> Floats:
-        """Pixels that are right; all."""
+        """Return the number of correct pixels, and of all."""
         heat, truth = known(case)
         return np.array([float((self.found(case, heat) == truth).sum()), float(len(truth))])
 
     def found(self, case: Case, heat: Floats) -> Flags:
-        """Which pixels are above the mean of the map."""
+        """Return which pixels are above the mean of the map."""
         return np.asarray(heat > as_floats(case.explanation.heatmap()[0]).mean())
 
     def finish(self, mean: Floats) -> Floats:
-        """One over the other."""
+        """Return their ratio."""
         return np.asarray(mean[..., 0] / mean[..., 1])
 
 
 @measure("miou")
 @dataclass(frozen=True)
 class IntersectionOverUnion(PixelAccuracy):
-    """The intersection over union, mean of object and background."""
+    """The intersection over union, averaged over object and background."""
 
     def sample(self, case: Case, logits: Floats) -> Floats:
-        """Intersection and union of the object, and of the background."""
+        """Return intersection and union of the object, and of the background."""
         heat, truth = known(case)
         found = self.found(case, heat)
         return np.array(
@@ -63,20 +63,20 @@ class IntersectionOverUnion(PixelAccuracy):
         )
 
     def finish(self, mean: Floats) -> Floats:
-        """The mean of two quotients."""
+        """Return the mean of the two ratios."""
         return np.asarray((mean[..., 0] / mean[..., 1] + mean[..., 2] / mean[..., 3]) / 2)
 
 
 @measure("map")
 @dataclass(frozen=True)
 class AveragePrecision(Measure):
-    """The mean over pictures of the average precision of the map, as of a mask with two classes."""
+    """The mean over images of the average precision of the map, with two classes."""
 
     paper: ClassVar[str] = "Chefer et al., CVPR 2021"
     needs: ClassVar[frozenset[str]] = frozenset({"mask"})
 
     def sample(self, case: Case, logits: Floats) -> Floats:
-        """The average precision of one picture."""
+        """Return the average precision of one image."""
         precision = need("sklearn.metrics", "average precision", "evaluation").average_precision_score
         heat, truth = known(case)
         width = heat.max() - heat.min()

@@ -1,4 +1,4 @@
-"""Whether an explanation is of its class: how alike those of the two best classes are."""
+"""Class sensitivity: do explanations of the two most probable classes differ?"""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ..measure import Measure, measure
 @measure("class-sensitivity")
 @dataclass(frozen=True)
 class ClassSensitivity(Measure):
-    """1 minus the rank correlation of the map with that of the class that the model found second best.
+    """1 minus the rank correlation of the map with that of the class with the second largest logit.
 
-    0 says that the method does not see which class it explains; 1, that the maps are unrelated; 2, opposite.
+    0: the method does not depend on the class; 1: the maps are unrelated; 2: they are opposite.
     """
 
     paper: ClassVar[str] = "after Rebuffi et al., CVPR 2020"
     needs: ClassVar[frozenset[str]] = frozenset({"runner-up"})
 
     def sample(self, case: Case, logits: Floats) -> Floats:
-        """From 0 to 2."""
+        """Return the value, from 0 to 2."""
         assert case.runner_up is not None
         return np.array([1 - rank_correlation(case.scores, case.runner_up)])
