@@ -172,7 +172,8 @@ def logits_of(explainer: Explainer, samples: Sequence[Sample]) -> Floats:
 
     For a model with logits at every position, they are those of the sample's position, or of its last token.
     """
-    model, given = explainer.model, explainer.placed(collate(samples))
+    model = explainer.model
+    given = explainer.placed(collate(samples))
     with torch.no_grad(), undisturbed(model):
         outputs = model(given[""]) if list(given) == [""] else model(**given)
     found = find_logits(outputs)

@@ -213,7 +213,8 @@ def changed_image(changed: Any) -> Bytes | None:
 
 def was_read(origin: TextOrigin, part: int) -> tuple[int, int]:
     """Return start and end of the part of a text that the model read; truncation is at its end or its beginning."""
-    low, high = 0, len(origin.texts[part])
+    low = 0
+    high = len(origin.texts[part])
     for span in origin.unread:
         if span.part == part and span.end == len(origin.texts[part]):
             high = span.start

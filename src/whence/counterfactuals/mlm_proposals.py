@@ -74,7 +74,8 @@ class WordProposer:
         """Return the likeliest tokens that are whole words and differ from the masked one."""
         shifted = logits - logits.max()
         logs = shifted - np.log(np.exp(shifted).sum())
-        ids, at = sample.tensors["input_ids"][0].tolist(), sample.position
+        ids = sample.tensors["input_ids"][0].tolist()
+        at = sample.position
         assert at is not None
         around = self._count(ids[:at] + ids[at + 1 :])
         out: dict[str, float] = {}

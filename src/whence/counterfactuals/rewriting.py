@@ -39,7 +39,8 @@ def _merged(text: str, changes: list[tuple[int, int, str | None]]) -> list[tuple
 
 
 def _without(text: str, start: int, end: int) -> str:
-    left, right = text[:start].rstrip(), text[end:].lstrip()
+    left = text[:start].rstrip()
+    right = text[end:].lstrip()
     if not left or not right:
         return left + right
     gaps = text[len(left) : start], text[end : len(text) - len(right)]

@@ -94,7 +94,8 @@ class Search:
         values = [effects[i] for i in order]
         left = 0
         while self.inference.best is None and self.inference.remaining != left:
-            left, sizes = self.inference.remaining, growing(len(order))
+            left = self.inference.remaining
+            sizes = growing(len(order))
             for size in sizes:
                 sets = (frozenset(order[k] for k in chosen) for chosen in likeliest(values, size))
                 new = (s for s in sets if s not in self.inference.known)

@@ -20,7 +20,8 @@ MAGIC = b"ARROW1"  # of an arrow file with an index; a file without it is a stre
 def parquet(path: Path) -> TableFile:
     """Open a parquet file."""
     with _translated_errors(path), _parquet(path) as file:
-        schema, count = file.schema_arrow, file.metadata.num_rows
+        schema = file.schema_arrow
+        count = file.metadata.num_rows
     return _table(path, schema, count, _parquet_batches)
 
 

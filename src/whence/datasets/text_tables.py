@@ -120,7 +120,8 @@ def _json_rows(path: Path, _: Sequence[str] = ()) -> Iterator[Row]:
 
 
 def _json_row(path: Path, line: Line) -> Row:
-    number, content = line[0], decoded(path, *line)
+    number = line[0]
+    content = decoded(path, *line)
     try:
         row = json.loads(content)
     except (ValueError, RecursionError) as error:

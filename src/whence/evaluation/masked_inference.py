@@ -54,7 +54,8 @@ class MaskedInference:
             self._results |= {key: row for (key, _), row in zip(batch, logits, strict=True)}
 
     def _forward(self, tensors: dict[str, Any]) -> Floats:
-        model, given = self.explainer.model, self.explainer.placed(tensors)
+        model = self.explainer.model
+        given = self.explainer.placed(tensors)
         with torch.no_grad(), undisturbed(model):
             outputs = model(given[""]) if list(given) == [""] else model(**given)
         found = find_logits(outputs)

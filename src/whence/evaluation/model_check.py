@@ -100,13 +100,13 @@ class Check:
         return [reason.said for reason in self.reasons]
 
     def _run_reasons(self) -> list[Reason]:
-        said = []
+        reasons = []
         limit = TOLERANCE_IN_HALF if self.half else TOLERANCE
         if self.difference > limit:
             text = f"Traced, the model gives another answer (by {self.difference:.1e}): please report this model."
-            said.append(Reason(NO, text))
+            reasons.append(Reason(NO, text))
         if self.written_out is not None and self.written_out > limit:
-            said.append(
+            reasons.append(
                 Reason(
                     NO,
                     f"Fused attention and the same attention written out are explained differently (by "
@@ -116,13 +116,13 @@ class Check:
             )
         if self.half:
             text = "The model computes in half precision, so small scores are rounding: load it in float32 to be sure."
-            said.append(Reason(CARE, text))
-        return said
+            reasons.append(Reason(CARE, text))
+        return reasons
 
     def _rule_reasons(self) -> list[Reason]:
-        said = []
+        reasons = []
         if self.coverage.opaque:
-            said.append(
+            reasons.append(
                 Reason(
                     NO,
                     f"Its attention may be inside '{self.coverage.opaque[0]}', a kernel of its own into which Whence "
@@ -132,10 +132,10 @@ class Check:
             )
         elif not self.attentions:
             text = "No attention was found: methods that read attention maps do not apply."
-            said.append(Reason(CARE, text))
+            reasons.append(Reason(CARE, text))
         if self.coverage.share < 0.95:
             some = ", ".join(name for name, _ in self.coverage.plain.most_common(3))
-            said.append(
+            reasons.append(
                 Reason(
                     NO if self.coverage.share < 0.8 else CARE,
                     f"{1 - self.coverage.share:.0%} of the operations have no rule ({some}) and are passed by their "
@@ -143,18 +143,18 @@ class Check:
                 )
             )
         if self.unaccounted > 0.05:
-            said.append(
+            reasons.append(
                 Reason(NO, f"{self.unaccounted:.0%} of the relevance is lost or made where the ledger cannot say.")
             )
         if not 0.5 <= self.kept <= 1.5:
-            said.append(
+            reasons.append(
                 Reason(
                     CARE,
                     f"{self.kept:.0%} of the target's value reached the input: constants inside the model (biases) "
                     "took or made much of it, so read scores as an order, not as shares.",
                 )
             )
-        return said
+        return reasons
 
     def _trial_reasons(self) -> list[Reason]:
         if self.trial is None or self.trial.beaten >= 0.95 * len(self.trial.random):
@@ -209,13 +209,14 @@ def check(explainer: Explainer, input: Any = None) -> Check:
         >>> print(found)
     """
     sample = explainer.read(_example(explainer) if input is None else input)
-    model, inputs = explainer.model, explainer.placed(collate([sample]))
+    model = explainer.model
+    inputs = explainer.placed(collate([sample]))
     target = explainer.answers.target(None, [sample])
     inputs = inputs[""] if list(inputs) == [""] else inputs
     args, kwargs, batch = prepare(model, inputs)
     with forwarded(model, args, kwargs, batch, create("conservative-lrp", {}), [target]) as (run,):
         maps = [record.shape for record in run.trace.attentions]
-        said = run.seed.logits
+        traced = run.seed.logits
     with torch.no_grad():
         plain = find_logits(model(*args, **kwargs))
     with warnings.catch_warnings(record=True) as caught:
@@ -234,7 +235,7 @@ def check(explainer: Explainer, input: Any = None) -> Check:
         reads=explainer.modality,
         attentions=maps,
         streams={name: s.shape[1] for name, s in e.streams.items()},
-        difference=_difference(said, plain),
+        difference=_difference(traced, plain),
         coverage=e.coverage,
         kept=float(e.ledger.sums[0, 0]) / total if e.ledger.sums.shape[1] else float(e.scores.sum()) / total,
         unaccounted=float(e.ledger.imbalance.abs().max()) / abs(total) if e.ledger.sums.shape[1] else 0.0,

@@ -131,6 +131,7 @@ class Coco:
 
     def _category(self, region: Region) -> int:
         if region.label not in self._categories:
-            number, taken = region.category, self._categories.values()
+            number = region.category
+            taken = self._categories.values()
             self._categories[region.label] = max(taken, default=0) + 1 if number is None or number in taken else number
         return self._categories[region.label]

@@ -91,7 +91,8 @@ class SpanF1(Measure):
         scores, marked = by_word(case)
         taken = np.zeros_like(marked)
         taken[case.order(scores)[: self.k]] = True
-        found, true = _runs(taken), _runs(marked)
+        found = _runs(taken)
+        true = _runs(marked)
         hits = sum(any(_overlap(a, b) >= 0.5 for b in true) for a in found)
         return np.array([f1(hits, len(found), len(true))])
 
