@@ -14,14 +14,14 @@ import whence
 from tests.support.modalities import clip, vilt
 from tests.support.visits import DIGIT, PHONE, Server, finder, serving, visiting, writer
 from whence.app.limits import Limits
-from whence.app.model_registry import Shelf
+from whence.app.model_registry import ModelRegistry
 
 HOSTILE = '<img src=x onerror="boom()"> {{value}} ${boom()} {{#each x}} </div> a fine film'
 
 
 @pytest.fixture(scope="module")
 def server():
-    started = Server(Shelf.shipped(), limits=Limits(characters=2000, pixels=1_000_000))
+    started = Server(ModelRegistry.shipped(), limits=Limits(characters=2000, pixels=1_000_000))
     yield started
     started.stop()
 

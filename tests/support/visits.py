@@ -18,8 +18,8 @@ from transformers.models.detr.image_processing_pil_detr import DetrImageProcesso
 import whence
 from tests.support.processors import WORDS
 from whence.app.log import Log
-from whence.app.model_registry import Shelf
-from whence.app.service import Desk
+from whence.app.model_registry import ModelRegistry
+from whence.app.service import ExplanationService
 from whence.models import MODELS
 
 pytest.importorskip("gradio", reason="gradio is not installed")
@@ -34,13 +34,13 @@ PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobil
 class Server:
     """The application on a free port of this machine."""
 
-    def __init__(self, shelf, auth=None, limits=None, places=1):
+    def __init__(self, models, auth=None, limits=None, slots=1):
         from whence.app.serve import application
 
         self.log = io.StringIO()
         self.folder = tempfile.TemporaryDirectory()
-        self.desk = Desk(shelf, limits, Log(self.log), places)
-        app = application(self.desk, self.folder.name, auth)
+        self.service = ExplanationService(models, limits, Log(self.log), slots)
+        app = application(self.service, self.folder.name, auth)
         config = uvicorn.Config(app, port=0, log_level="critical", access_log=False, timeout_graceful_shutdown=1)
         self.server = uvicorn.Server(config)
         self.thread = threading.Thread(target=self.server.run, daemon=True)
@@ -147,7 +147,7 @@ def visiting(browser, address):
 
 @contextmanager
 def serving(**models):
-    server = Server(Shelf.of(models))
+    server = Server(ModelRegistry.from_explainers(models))
     try:
         yield server
     finally:

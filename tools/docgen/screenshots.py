@@ -14,9 +14,9 @@ import uvicorn
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from whence.app.log import Log
-from whence.app.model_registry import Shelf
+from whence.app.model_registry import ModelRegistry
 from whence.app.serve import application
-from whence.app.service import Desk
+from whence.app.service import ExplanationService
 
 PICTURES = Path(__file__).resolve().parents[2] / "docs" / "serve"
 TEXT = "A gripping and beautifully acted film, even if the ending feels a little too neat."
@@ -110,7 +110,7 @@ def shoot(browser: Browser, address: str) -> None:
 def main() -> None:
     """Serve the shipped models, and photograph the page."""
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        app = application(Desk(Shelf.shipped(), log=Log(io.StringIO())), folder)
+        app = application(ExplanationService(ModelRegistry.shipped(), log=Log(io.StringIO())), folder)
         server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()

@@ -1,325 +1,368 @@
-"""What happens when something on the page is pressed, chosen or written."""
+"""The callbacks of the page: what happens on each click, choice and keystroke."""
 
 from __future__ import annotations
 
 import base64
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import gradio as gr
 
-from ..counterfactuals.html_page import section as flipped
+from ..counterfactuals.html_page import section as counterfactual_section
 from ..errors import InputError, WhenceError
 from ..explanations.explanation import Explanation
 from ..methods.registry import list_methods as all_methods
 from ..render.html.markup import Markup
 from . import html_fragments
-from .cancellable import CancelledError, Work
+from .cancellable import CancellableTask, CancelledError
 from .code_snippet import code
-from .model_registry import Served
-from .query import SAID, Question
-from .query_result import Found, Outcome
-from .service import Desk
+from .model_registry import ServedModel
+from .query import PREDICTION, Query
+from .query_result import MethodResult, QueryResult
+from .service import ExplanationService
 
 T = TypeVar("T")
 Update = Any  # a value for each component that changes
-Last = dict[str, Any]  # of the explanation before: the chances of each answer, and the seconds that it took
-LOOK = 0.25  # seconds between looks at work that goes on
-QUICK = 1.5  # seconds: what took less is explained again while the text is written
-TYPES = {"html": "text/html", "png": "image/png", "json": "application/json"}
+POLL_SECONDS = 0.25  # between updates of the progress
+FAST_SECONDS = 1.5  # a text is explained while it is typed if the last explanation took less
+MEDIA_TYPES = {"html": "text/html", "png": "image/png", "json": "application/json"}
 
 
-class Answering:
-    """The page's answers.
+@dataclass(frozen=True)
+class PreviousRun:
+    """What the next explanation is compared with.
 
-    Args:
-        desk: where questions are answered.
-        page: the components, by name.
-        folder: from which pictures are served.
+    Attributes:
+        probabilities: of each class.
+        seconds: that the explanation took.
     """
 
-    def __init__(self, desk: Desk, page: Mapping[str, Any], folder: Path) -> None:
-        self.desk, self.page, self.folder = desk, page, folder
+    probabilities: Mapping[str, float] = field(default_factory=dict)
+    seconds: float = math.inf
+
+
+class PageCallbacks:
+    """The functions that Gradio calls on the events of the page.
+
+    Args:
+        service: runs the queries.
+        components: the page's components, by name.
+        folder: from which images are served.
+    """
+
+    def __init__(self, service: ExplanationService, components: Mapping[str, Any], folder: Path) -> None:
+        self.service = service
+        self.components = components
+        self.folder = folder
 
     def _update(self, **changes: Any) -> Update:
-        return {self.page[name]: value for name, value in changes.items()}
+        return {self.components[name]: value for name, value in changes.items()}
 
-    # -- asking ------------------------------------------------------------------------------------------------------
+    # -- the form ----------------------------------------------------------------------------------------------------
 
-    def model(self, name: str, before: str) -> Update:
-        """Another model: its own inputs, examples and answers; what was shown is of the one before.
+    def change_model(self, name: str, shown: str) -> Update:
+        """Show the inputs, examples and targets of another model, and clear the result.
 
-        The list also speaks up when somebody only passes by with the keys: then all stays as it is.
+        The list also triggers when the keyboard focus passes over it: then nothing changes.
         """
-        if name == before:
+        if name == shown:
             return gr.skip()
-        return self._fields(self.desk.shelf[name]) | self._empty()
+        return self._fill_form(self.service.models[name]) | self._clear_result()
 
-    def _fields(self, served: Served, question: Question | None = None) -> Update:
-        """The inputs that a model takes, filled with a question, or with the model's first example."""
-        asked = question or Question(served.name, (served.texts or ("",))[0], picture=next(iter(served.pictures), ""))
-        classes = [SAID, *served.labels]
-        targets = [t for t in asked.targets if t in classes] or [SAID]
-        picture = served.lend(asked.picture, self.folder) if asked.picture in served.pictures else None
+    def _fill_form(self, model: ServedModel, query: Query | None = None) -> Update:
+        """Show the inputs that a model takes, filled with a query or with the model's first example."""
+        if query is None:
+            text = (model.example_texts or ("",))[0]
+            query = Query(model.name, text, picture=next(iter(model.example_images), ""))
+        classes = [PREDICTION, *model.labels]
+        targets = [target for target in query.targets if target in classes] or [PREDICTION]
+        is_example = query.picture in model.example_images
         return self._update(
-            model=served.name,
-            served=served.name,
-            text=gr.update(visible=served.reads_text, value=asked.text),
-            second=asked.second,
-            pair=gr.update(visible=served.reads_text and not served.writes, open=bool(asked.second)),
-            image=gr.update(visible=served.reads_picture, value=picture),
-            examples=html_fragments.examples(served),
-            methods=list(asked.methods),
-            targets=gr.update(visible=bool(served.labels)),
+            model=model.name,
+            shown_model=model.name,
+            text=gr.update(visible=model.reads_text, value=query.text),
+            second=query.second,
+            pair=gr.update(visible=model.reads_text and not model.generates_text, open=bool(query.second)),
+            image=gr.update(
+                visible=model.reads_image,
+                value=model.copy_example(query.picture, self.folder) if is_example else None,
+            ),
+            examples=html_fragments.examples(model),
+            methods=list(query.methods),
+            targets=gr.update(visible=bool(model.labels)),
             target=gr.update(choices=classes, value=targets[0]),
-            rival=gr.update(
-                choices=[(html_fragments.NONE, ""), *classes], value=targets[1] if len(targets) > 1 else ""
+            second_target=gr.update(
+                choices=[(html_fragments.NO_SECOND_TARGET, ""), *classes], value=targets[1] if len(targets) > 1 else ""
             ),
         )
 
-    def _empty(self) -> Update:
+    def _clear_result(self) -> Update:
         return self._update(
-            status="", answer="", choice="", shown=html_fragments.empty(), more=gr.update(visible=False), question=None,
-            last={},
-        )  # fmt: skip
+            status="",
+            prediction="",
+            choices="",
+            explanations=html_fragments.placeholder(),
+            details=gr.update(visible=False),
+            query=None,
+            previous=PreviousRun(),
+        )
 
-    def example(self, name: str, event: gr.EventData) -> Update:
-        """An example was chosen."""
-        served = self.desk.shelf[name]
+    def choose_example(self, name: str, event: gr.EventData) -> Update:
+        """Fill in an example."""
+        model = self.service.models[name]
         kind, _, which = str(event.asked).partition(":")
-        if kind == "text" and which in map(str, range(len(served.texts))):
-            return self._update(text=served.texts[int(which)])
-        if kind == "picture" and which in served.pictures:
-            return self._update(image=served.lend(which, self.folder))
-        return gr.skip()  # of the model that was chosen before
+        if kind == "text" and which in map(str, range(len(model.example_texts))):
+            return self._update(text=model.example_texts[int(which)])
+        if kind == "picture" and which in model.example_images:
+            return self._update(image=model.copy_example(which, self.folder))
+        return gr.skip()  # an example of the model that was chosen before
 
-    def methods(self, names: list[str]) -> Markup:
-        """Others were chosen: what they show."""
-        return html_fragments.method_words(names)
+    def describe_methods(self, names: list[str]) -> Markup:
+        """Describe the chosen methods."""
+        return html_fragments.method_descriptions(names)
 
-    def arrive(self, address: str) -> Update:
-        """The page was opened: what its link asks is filled in."""
+    def open_link(self, address: str) -> Update:
+        """Fill in the query of the link by which the page was opened."""
         try:
-            question = Question.from_link(address.partition("#")[2])
-            if question is None:
+            query = Query.from_link(address.partition("#")[2])
+            if query is None:
                 return gr.skip()
-            served = self.desk.shelf[question.model]
-            unknown = [name for name in question.methods if name not in all_methods()]
-            if unknown or not question.methods:
+            model = self.service.models[query.model]
+            unknown = [name for name in query.methods if name not in all_methods()]
+            if unknown or not query.methods:
                 raise InputError(f"The link asks for a method that is not here: {', '.join(unknown) or 'none'}.")
         except WhenceError as error:
-            return self._update(status=html_fragments.said(str(error), "problem"))
-        return self._fields(served, question) | self._update(linked=question)
+            return self._update(status=html_fragments.message(str(error), "problem"))
+        return self._fill_form(model, query) | self._update(linked_query=query)
 
-    def resume(
-        self, model: str, text: str, second: str, image: str | None, methods: list[str], target: str, rival: str,
-        last: Last, linked: Question | None, request: gr.Request,
+    def explain_link(
+        self, model: str, text: str, second: str, image: str | None, methods: list[str], target: str,
+        second_target: str, previous: PreviousRun, linked: Query | None, request: gr.Request,
     ) -> Iterator[Update]:  # fmt: skip
-        """What a link asks is answered at once, as far as the link holds it."""
+        """Explain the query of a link at once, unless its image has to be uploaded again."""
         if linked is None:
             yield gr.skip()
-        elif self.desk.shelf[linked.model].reads_picture and not linked.picture:
+        elif self.service.models[linked.model].reads_image and not linked.picture:
             yield self._update(
-                status=html_fragments.said("No link holds an uploaded picture: give it again, then explain it.")
+                status=html_fragments.message("No link holds an uploaded picture: give it again, then explain it.")
             )
         else:
-            yield from self.explain(model, text, second, image, methods, target, rival, last, linked, request)
+            yield from self.explain(
+                model, text, second, image, methods, target, second_target, previous, linked, request
+            )
 
-    # -- explaining --------------------------------------------------------------------------------------------------
+    # -- explanations ------------------------------------------------------------------------------------------------
 
     def explain(
-        self, model: str, text: str, second: str, image: str | None, methods: list[str], target: str, rival: str,
-        last: Last, linked: Question | None, request: gr.Request,
+        self, model: str, text: str, second: str, image: str | None, methods: list[str], target: str,
+        second_target: str, previous: PreviousRun, linked: Query | None, request: gr.Request,
     ) -> Iterator[Update]:  # fmt: skip
-        """The button: explain it, telling how far it is."""
-        targets = tuple(dict.fromkeys(t for t in (target, rival) if t))
-        example = Path(image or "").name if self._is_example(model, image) else ""
-        question = Question(
-            model, text or "", second or "", example, "" if example else image or "", tuple(methods or ()),
-            () if targets == (SAID,) else targets,
-        )  # fmt: skip
-        if linked is not None and question == replace(linked, upload=question.upload, chosen=-1):
-            question = replace(question, chosen=linked.chosen)
-        yield from self._explained(question, last, request)
+        """Explain the input in the form, showing the progress."""
+        targets = tuple(dict.fromkeys(t for t in (target, second_target) if t))
+        is_example = self._is_example(model, image)
+        query = Query(
+            model=model,
+            text=text or "",
+            second=second or "",
+            picture=Path(image or "").name if is_example else "",
+            upload="" if is_example else image or "",
+            methods=tuple(methods or ()),
+            targets=() if targets == (PREDICTION,) else targets,
+        )
+        if linked is not None and query == replace(linked, upload=query.upload, chosen=-1):
+            query = replace(query, chosen=linked.chosen)
+        yield from self._run(query, previous, request)
 
-    def _explained(self, question: Question, last: Last, request: gr.Request) -> Iterator[Update]:
+    def _run(self, query: Query, previous: PreviousRun, request: gr.Request) -> Iterator[Update]:
+        """Run a query, showing each method's explanations as they are ready."""
         yield self._update(
             explain=gr.update(visible=False),
             cancel=gr.update(visible=True),
-            status=html_fragments.said("Explaining", "work"),
+            status=html_fragments.message("Explaining", "work"),
         )
-        done: list[Found] = []
-        visitor, start, count = _visitor(request), time.perf_counter(), 0
-        running = self.desk.start(visitor, lambda work: self.desk.answer(visitor, question, work, done.append))
+        done: list[MethodResult] = []
+        shown = 0
+        visitor = _visitor(request)
+        start = time.perf_counter()
+        running = self.service.start(visitor, lambda task: self.service.answer(visitor, query, task, done.append))
         try:
-            for words in running.watched(LOOK):
-                fresh = {"shown": html_fragments.explained(done)} if len(done) > count else {}
-                count = len(done)
-                yield self._update(status=html_fragments.said(words, "work"), **fresh)
+            for progress in running.progress(POLL_SECONDS):
+                fresh = {"explanations": html_fragments.explanation_cards(done)} if len(done) > shown else {}
+                shown = len(done)
+                yield self._update(status=html_fragments.message(progress, "work"), **fresh)
         finally:
-            running.work.cancel()  # the visitor may have left
-        outcome, problem = self._guarded(running.result)
+            running.task.cancel()  # the visitor may have left
+        result, problem = self._result_or_problem(running.result)
         update = self._update(status=problem)
-        if outcome is not None:
-            now: Last = {"chances": html_fragments.chances(outcome), "seconds": time.perf_counter() - start}
-            update |= self._shown(outcome, last.get("chances", {})) | self._update(last=now)
+        if result is not None:
+            run = PreviousRun(html_fragments.class_probabilities(result), time.perf_counter() - start)
+            update |= self._show(result, previous.probabilities) | self._update(previous=run)
         yield update | self._update(explain=gr.update(visible=True), cancel=gr.update(visible=False))
 
-    def follow(
-        self, model: str, text: str, second: str, image: str | None, methods: list[str], target: str, rival: str,
-        last: Last, linked: Question | None, request: gr.Request,
+    def explain_typing(
+        self, model: str, text: str, second: str, image: str | None, methods: list[str], target: str,
+        second_target: str, previous: PreviousRun, linked: Query | None, request: gr.Request,
     ) -> Iterator[Update]:  # fmt: skip
-        """The text is being written: explain it again, if the last explanation was quick."""
-        if text.strip() and last.get("seconds", QUICK) < QUICK:
-            yield from self.explain(model, text, second, image, methods, target, rival, last, linked, request)
+        """Explain the text while it is typed, if the last explanation was fast."""
+        if text.strip() and previous.seconds < FAST_SECONDS:
+            yield from self.explain(
+                model, text, second, image, methods, target, second_target, previous, linked, request
+            )
         else:
             yield gr.skip()
 
     def _is_example(self, model: str, image: str | None) -> bool:
-        """Whether a picture is one of the model's examples: Gradio hands on a copy of it, under the same name."""
+        """Return whether an image is one of the model's examples: Gradio passes a copy of the same file name."""
         if not image:
             return False
-        known = self.desk.shelf[model].pictures.get(Path(image).name)
+        example = self.service.models[model].example_images.get(Path(image).name)
         try:
-            return known is not None and known.read_bytes() == Path(image).read_bytes()
+            return example is not None and example.read_bytes() == Path(image).read_bytes()
         except OSError:
             return False
 
-    def _guarded(self, do: Callable[[], T]) -> tuple[T | None, Markup]:
-        """What it came to, or what is said instead."""
+    def _result_or_problem(self, function: Callable[[], T]) -> tuple[T | None, Markup]:
+        """Return what a function returns, or the message of its error."""
         try:
-            return self.desk.guarded(do), Markup("")
+            return self.service.log_defects(function), Markup("")
         except WhenceError as error:
-            return None, html_fragments.said(str(error), "note" if isinstance(error, CancelledError) else "problem")
+            kind = "note" if isinstance(error, CancelledError) else "problem"
+            return None, html_fragments.message(str(error), kind)
 
-    def _shown(self, outcome: Outcome, before: Mapping[str, float]) -> Update:
-        question = outcome.question
-        served, names = self.desk.shelf[question.model], outcome.names
+    def _show(self, result: QueryResult, before: Mapping[str, float]) -> Update:
+        """Show a result, with the change of the probabilities."""
+        query = result.query
+        names = result.names
         update = self._update(
-            answer=html_fragments.answer(outcome, before),
-            choice=html_fragments.choice(outcome),
-            shown=html_fragments.shown(outcome),
-            more=gr.update(visible=bool(names)),
-            which=gr.update(choices=names, value=names[0] if names else None, visible=len(names) > 1),
-            flipped="",
-            use=gr.update(visible=False),
-            code=code(outcome, served),
-            mark=question.link(),
-            question=question,
+            prediction=html_fragments.prediction(result, before),
+            choices=html_fragments.choices(result),
+            explanations=html_fragments.result_section(result),
+            details=gr.update(visible=bool(names)),
+            explanation_name=gr.update(choices=names, value=names[0] if names else None, visible=len(names) > 1),
+            counterfactual="",
+            use_text=gr.update(visible=False),
+            code=code(result, self.service.models[query.model]),
+            fragment=query.to_link(),
+            query=query,
         )
-        return update | (self._closer(outcome.explanations[0]) if names else {})
+        return update | (self._show_details(result.explanations[0]) if names else {})
 
     def cancel(self, request: gr.Request) -> None:
-        """The other button."""
-        self.desk.cancel(_visitor(request))
+        """Cancel all tasks of the visitor."""
+        self.service.cancel(_visitor(request))
 
-    def choose(self, question: Question | None, event: gr.EventData, request: gr.Request) -> Iterator[Update]:
-        """A token, an object or a word was chosen."""
+    def choose(self, query: Query | None, event: gr.EventData, request: gr.Request) -> Iterator[Update]:
+        """Explain the token, object or word that was chosen."""
         chosen = str(event.asked)
-        if question is None or not chosen.isdecimal():
+        if query is None or not chosen.isdecimal():
             yield gr.skip()
         else:
-            yield from self._explained(replace(question, chosen=int(chosen[:9])), {}, request)
+            yield from self._run(replace(query, chosen=int(chosen[:9])), PreviousRun(), request)
 
-    # -- looking closer ----------------------------------------------------------------------------------------------
+    # -- details of one explanation ----------------------------------------------------------------------------------
 
-    def _now(self, question: Question, request: gr.Request) -> tuple[Outcome | None, Markup]:
-        """The outcome of a question that was answered before: kept, or made again."""
-        visitor = _visitor(request)
-        running = self.desk.start(visitor, lambda work: self.desk.answer(visitor, question, work), "closer")
-        return self._guarded(running.result)
-
-    def _one(self, question: Question | None, which: str | None, request: gr.Request) -> Explanation | None:
-        """The explanation that is looked at."""
-        outcome = None if question is None else self._now(question, request)[0]
-        if outcome is None or not outcome.explanations:
+    def _find_explanation(self, query: Query | None, name: str | None, request: gr.Request) -> Explanation | None:
+        """Return the chosen explanation of a query's result, from the cache or recomputed."""
+        if query is None:
             return None
-        return outcome.explanations[outcome.names.index(which) if which in outcome.names else 0]
+        visitor = _visitor(request)
+        running = self.service.start(visitor, lambda task: self.service.answer(visitor, query, task), "closer")
+        result, _ = self._result_or_problem(running.result)
+        if result is None or not result.explanations:
+            return None
+        return result.explanations[result.names.index(name) if name in result.names else 0]
 
-    def _closer(self, e: Explanation) -> Update:
-        count = 0 if e.layers is None else e.layers.shape[1]
+    def _show_details(self, e: Explanation) -> Update:
+        layers = 0 if e.layers is None else e.layers.shape[1]
         return self._update(
             ledger=html_fragments.ledger(e),
-            trial="",
-            layer=gr.update(maximum=max(count - 1, 1), value=0, visible=count > 1),
-            layered=html_fragments.layer(e, 0),
+            random_test="",
+            layer=gr.update(maximum=max(layers - 1, 1), value=0, visible=layers > 1),
+            layer_scores=html_fragments.layer(e, 0),
             heads=html_fragments.heads(e),
         )
 
-    def closer(self, question: Question | None, which: str, request: gr.Request) -> Update:
-        """Another of the explanations."""
-        e = self._one(question, which, request)
-        return gr.skip() if e is None else self._closer(e)
+    def show_details(self, query: Query | None, name: str, request: gr.Request) -> Update:
+        """Show the details of another explanation."""
+        e = self._find_explanation(query, name, request)
+        return gr.skip() if e is None else self._show_details(e)
 
-    def layer(self, question: Question | None, which: str, layer: float, request: gr.Request) -> Markup:
-        """Another layer."""
-        e = self._one(question, which, request)
+    def show_layer(self, query: Query | None, name: str, layer: float, request: gr.Request) -> Markup:
+        """Show another layer."""
+        e = self._find_explanation(query, name, request)
         return Markup("") if e is None else html_fragments.layer(e, int(layer))
 
-    def trial(self, question: Question | None, which: str, request: gr.Request) -> Iterator[Update]:
-        """The explanation against random orders."""
-        e = self._one(question, which, request)
-        if question is None or e is None:
+    def compare_with_random(self, query: Query | None, name: str, request: gr.Request) -> Iterator[Update]:
+        """Test the explanation against random rankings."""
+        e = self._find_explanation(query, name, request)
+        if query is None or e is None:
             yield gr.skip()
             return
 
-        def do(work: Work, visitor: str) -> Markup:
-            return html_fragments.trial_of(self.desk.trial(visitor, question, work, e))
+        def test(task: CancellableTask, visitor: str) -> Markup:
+            return html_fragments.random_ranking_plot(self.service.compare_with_random(visitor, query, task, e))
 
-        yield from self._worked("trial", "attempt", request, do)
+        yield from self._run_below_button("random_test", "test", request, test)
 
-    def flip(self, question: Question | None, request: gr.Request) -> Iterator[Update]:
-        """The smallest change that flips the answer."""
-        if question is None:
+    def find_counterfactual(self, query: Query | None, request: gr.Request) -> Iterator[Update]:
+        """Find the smallest change that flips the prediction, and offer the changed text as input."""
+        if query is None:
             yield gr.skip()
             return
         texts: list[str] = []
 
-        def do(work: Work, visitor: str) -> Markup:
-            found = self.desk.flip(visitor, question, work)
+        def search(task: CancellableTask, visitor: str) -> Markup:
+            found = self.service.find_counterfactual(visitor, query, task)
             if found.found and isinstance(found.changed, str):
                 texts.append(found.changed)
-            return html_fragments.island(flipped(found))
+            return html_fragments.island(counterfactual_section(found))
 
-        yield self._update(use=gr.update(visible=False))
-        yield from self._worked("flipped", "flip", request, do)
-        yield self._update(use=gr.update(visible=bool(texts)), changed="".join(texts))
+        yield self._update(use_text=gr.update(visible=False))
+        yield from self._run_below_button("counterfactual", "flip", request, search)
+        yield self._update(use_text=gr.update(visible=bool(texts)), changed_text="".join(texts))
 
-    def _worked(
-        self, where: str, button: str, request: gr.Request, do: Callable[[Work, str], Markup]
+    def _run_below_button(
+        self, output: str, button: str, request: gr.Request, function: Callable[[CancellableTask, str], Markup]
     ) -> Iterator[Update]:
-        """Work that a button began and another ends; what comes of it is shown below them."""
+        """Run a task that a button started and its ``_cancel`` button cancels; show progress and result below them."""
         visitor = _visitor(request)
         busy = {button: gr.update(visible=False), f"{button}_cancel": gr.update(visible=True)}
         idle = {button: gr.update(visible=True), f"{button}_cancel": gr.update(visible=False)}
-        running = self.desk.start(visitor, lambda work: do(work, visitor), where)
+        running = self.service.start(visitor, lambda task: function(task, visitor), output)
         try:
-            yield self._update(**{where: html_fragments.said("Waiting for a turn", "work")}, **busy)
-            for words in running.watched(LOOK):
-                yield self._update(**{where: html_fragments.said(words, "work")})
+            yield self._update(**{output: html_fragments.message("Waiting for a turn", "work")}, **busy)
+            for progress in running.progress(POLL_SECONDS):
+                yield self._update(**{output: html_fragments.message(progress, "work")})
         finally:
-            running.work.cancel()
-        found, problem = self._guarded(running.result)
-        yield self._update(**{where: found or problem}, **idle)
+            running.task.cancel()
+        found, problem = self._result_or_problem(running.result)
+        yield self._update(**{output: found or problem}, **idle)
 
-    def save(self, ending: str) -> Callable[..., Update]:
-        """A file of all that is shown, for the browser to keep."""
+    def save_as(self, suffix: str) -> Callable[..., Update]:
+        """Return the callback that sends the result to the browser as a file."""
 
-        def made(question: Question | None, request: gr.Request) -> Update:
-            if question is None:
+        def save(query: Query | None, request: gr.Request) -> Update:
+            if query is None:
                 return gr.skip()
             visitor = _visitor(request)
-            running = self.desk.start(visitor, lambda work: self.desk.file(visitor, question, work, ending), "save")
-            content, problem = self._guarded(running.result)
+            running = self.service.start(
+                visitor, lambda task: self.service.export(visitor, query, task, suffix), "save"
+            )
+            content, problem = self._result_or_problem(running.result)
             if content is None:
-                return self._update(made=None, status=problem)
-            file = {"name": f"whence.{ending}", "type": TYPES[ending], "content": base64.b64encode(content).decode()}
-            return self._update(made=file, status="")
+                return self._update(file=None, status=problem)
+            file = {
+                "name": f"whence.{suffix}",
+                "type": MEDIA_TYPES[suffix],
+                "content": base64.b64encode(content).decode(),
+            }
+            return self._update(file=file, status="")
 
-        return made
+        return save
 
 
 def _visitor(request: gr.Request) -> str:

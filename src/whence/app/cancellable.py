@@ -1,7 +1,7 @@
-"""A piece of work that says how far it is, and can be cancelled.
+"""Tasks that report their progress and can be cancelled.
 
-Whatever Whence does, it runs the model; before each of its forwards the model asks the work of its thread whether to go
-on. So nothing below has to know that it may be cancelled.
+Everything that takes long runs the model. A hook on the model checks before each forward pass whether the task of the
+current thread was cancelled, so no other part of Whence needs to know about cancellation.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as NotYet
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
 
 from torch import nn
@@ -18,93 +19,105 @@ from torch import nn
 from ..errors import WhenceError
 
 T = TypeVar("T")
-_here = threading.local()
 
 
 class CancelledError(WhenceError):
-    """The visitor asked for it no longer."""
+    """The task was cancelled."""
 
 
-class Work:
-    """Of one visitor, one at a time.
+class CancellableTask:
+    """The progress of a task, and the means to cancel it.
 
     Attributes:
-        step: what is done now, in words.
-        passes: forwards of the model in this step.
+        step: the current step, in words.
+        passes: forward passes of the model in this step.
     """
 
     def __init__(self) -> None:
         self.step = ""
         self.passes = 0
-        self._why = ""
+        self._reason = ""
         self._cancelled = threading.Event()
 
-    def cancel(self, why: str = "Cancelled.") -> None:
-        """End it, at the model's next forward."""
-        self._why = why
+    def cancel(self, reason: str = "Cancelled.") -> None:
+        """End the task at the model's next forward pass."""
+        self._reason = reason
         self._cancelled.set()
 
     def check(self) -> None:
-        """Raise if it was cancelled."""
+        """Raise :class:`CancelledError` if the task was cancelled."""
         if self._cancelled.is_set():
-            raise CancelledError(self._why)
+            raise CancelledError(self._reason)
 
     def begin(self, step: str) -> None:
-        """The next step."""
+        """Begin the next step."""
         self.check()
-        self.step, self.passes = step, 0
+        self.step = step
+        self.passes = 0
+
+    def count_pass(self) -> None:
+        """Count a forward pass of the model, unless the task was cancelled."""
+        self.check()
+        self.passes += 1
 
     @contextmanager
-    def here(self) -> Iterator[None]:
-        """Forwards of this thread are of this work."""
-        _here.work = self
+    def current(self) -> Iterator[None]:
+        """Attribute the forward passes of this thread to this task."""
+        token = _current_task.set(self)
         try:
             yield
         finally:
-            _here.work = None
+            _current_task.reset(token)
 
 
-def ask_first(model: nn.Module) -> None:
-    """Let a model ask before each forward whether to go on."""
+_current_task: ContextVar[CancellableTask | None] = ContextVar("current_task", default=None)  # of this thread
+
+
+def make_cancellable(model: nn.Module) -> None:
+    """Let the current task be cancelled before each forward pass of a model."""
 
     def hook(*_: Any) -> None:
-        work: Work | None = getattr(_here, "work", None)
-        if work is not None:
-            work.check()
-            work.passes += 1
+        task = _current_task.get()
+        if task is not None:
+            task.count_pass()
 
     model.register_forward_pre_hook(hook)
 
 
-class Running(Generic[T]):
-    """Work in a thread of its own, looked at from time to time.
+class RunningTask(Generic[T]):
+    """A task that runs in a thread of a pool.
+
+    Args:
+        pool: the threads.
+        task: its progress.
+        function: what it computes.
 
     Example:
-        >>> running = Running(pool, work, lambda: slow())
-        >>> for words in running.watched(0.2):
-        ...     print(words)
+        >>> running = RunningTask(pool, task, lambda: slow())
+        >>> for message in running.progress(0.2):
+        ...     print(message)
         >>> running.result()
     """
 
-    def __init__(self, pool: ThreadPoolExecutor, work: Work, task: Callable[[], T]) -> None:
-        self.work = work
+    def __init__(self, pool: ThreadPoolExecutor, task: CancellableTask, function: Callable[[], T]) -> None:
+        self.task = task
 
-        def inside() -> T:
-            with work.here():
-                return task()
+        def run() -> T:
+            with task.current():
+                return function()
 
-        self._future: Future[T] = pool.submit(inside)
+        self._future: Future[T] = pool.submit(run)
 
-    def watched(self, seconds: float) -> Iterator[str]:
-        """What it is doing, until it is done."""
+    def progress(self, seconds: float) -> Iterator[str]:
+        """Yield what the task is doing, every so many seconds, until it is done."""
         while True:
             try:
                 self._future.exception(seconds)
                 return
-            except NotYet:
-                passes = f", {self.work.passes} passes of the model" if self.work.passes > 1 else ""
-                yield f"{self.work.step}{passes}"
+            except FutureTimeoutError:
+                passes = f", {self.task.passes} passes of the model" if self.task.passes > 1 else ""
+                yield f"{self.task.step}{passes}"
 
     def result(self) -> T:
-        """What it came to; raises what it raised."""
+        """Wait for the result; raise what the task raised."""
         return self._future.result()

@@ -1,78 +1,78 @@
-"""The lines of Python that do what the page did."""
+"""The Python code that computes what the page shows."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
-from .model_registry import Served
-from .query import Question
-from .query_result import Classified, Detected, Outcome, Written
+from .model_registry import ServedModel
+from .query import Query
+from .query_result import ClassificationResult, DetectionResult, GenerationResult, QueryResult
 
 FILE = "'why.html'"
 
 
-def code(outcome: Outcome, served: Served) -> str:
-    """A program that saves what is shown, to be copied.
+def code(result: QueryResult, model: ServedModel) -> str:
+    """Return a program that saves what is shown.
 
     Example:
-        >>> print(code(outcome, served))
+        >>> print(code(result, model))
         import whence
         explainer = whence.Explainer.from_pretrained('mine')
         explainer.compare('a gripping film', ['conservative-lrp']).save('why.html')
     """
-    question = outcome.question
     imports = ["import whence"]
-    given = _given(question, served)
-    if "MODELS" in served.written + given:
+    given = _input_expression(result.query, model)
+    if "MODELS" in model.source_expression + given:
         imports.append("from whence.models import MODELS")
-    if isinstance(outcome, Detected) and outcome.objects:
+    if isinstance(result, DetectionResult) and result.objects:
         imports.append("from whence.localisation import detect")
-    load = f"explainer = whence.Explainer.from_pretrained({served.written})"
-    return "\n".join([*imports, load, *_asked(outcome, served, given)])
+    load = f"explainer = whence.Explainer.from_pretrained({model.source_expression})"
+    return "\n".join([*imports, load, *_explain_and_save(result, model, given)])
 
 
-def _asked(outcome: Outcome, served: Served, given: str) -> list[str]:
-    question = outcome.question
-    if isinstance(outcome, Written):
-        token = f"[{outcome.chosen}]" if question.chosen >= 0 or len(question.methods) > 1 else ""
-        most = len(outcome.generation)
-        return _by_each(question, f"explainer.generate({given}, method={{}}, max_new_tokens={most}){token}")
-    if isinstance(outcome, Detected) and outcome.objects:
-        found = f"found = detect(explainer, {given})[{outcome.chosen}]"
-        return [found, *_by_each(question, f"explainer({given}, {{}}, found.logit)")]
-    if isinstance(outcome, Classified) and outcome.word is not None:
-        return [_word(outcome, served, given)]
-    asked = f", {question.wanted()!r}" if question.wanted() != [None] else ""
-    return [f"explainer.compare({given}, {list(question.methods)!r}{asked}).save({FILE})"]
+def _explain_and_save(result: QueryResult, model: ServedModel, given: str) -> list[str]:
+    query = result.query
+    if isinstance(result, GenerationResult):
+        token = f"[{result.chosen}]" if query.chosen >= 0 or len(query.methods) > 1 else ""
+        max_tokens = len(result.generation)
+        return _for_each_method(query, f"explainer.generate({given}, method={{}}, max_new_tokens={max_tokens}){token}")
+    if isinstance(result, DetectionResult) and result.objects:
+        detection = f"found = detect(explainer, {given})[{result.chosen}]"
+        return [detection, *_for_each_method(query, f"explainer({given}, {{}}, found.logit)")]
+    if isinstance(result, ClassificationResult) and result.word_explanation is not None:
+        return [_explain_word(result, model, given)]
+    targets = query.explainer_targets()
+    argument = f", {targets!r}" if targets != [None] else ""
+    return [f"explainer.compare({given}, {list(query.methods)!r}{argument}).save({FILE})"]
 
 
-def _by_each(question: Question, asked: str) -> list[str]:
-    """What is asked, by one method or by each of several."""
-    names = list(question.methods)
+def _for_each_method(query: Query, expression: str) -> list[str]:
+    """Return the lines that save an expression, whose ``{}`` is the method, for one method or for each of several."""
+    names = list(query.methods)
     if len(names) == 1:
-        return [f"{asked.replace('{}', repr(names[0]))}.save({FILE})"]
-    return [f"for method in {names!r}:", f"    {asked.replace('{}', 'method')}.save(f'why-{{method}}.html')"]
+        return [f"{expression.replace('{}', repr(names[0]))}.save({FILE})"]
+    return [f"for method in {names!r}:", f"    {expression.replace('{}', 'method')}.save(f'why-{{method}}.html')"]
 
 
-def _word(outcome: Classified, served: Served, given: str) -> str:
-    """Where one word points, as :func:`~whence.app.query_result.of_word` asks it."""
-    word = outcome.words[outcome.question.chosen]
-    if served.explainer.compares:
-        alone = _given(replace(outcome.question, text=word.text, second=""), served)
+def _explain_word(result: ClassificationResult, model: ServedModel, given: str) -> str:
+    """Return the line that explains one word as :func:`~whence.app.query_result.explain_word` does."""
+    word = result.words[result.query.chosen]
+    if model.explainer.compares:
+        alone = _input_expression(replace(result.query, text=word.text, second=""), model)
         return f"explainer({alone}, 'generic-attention').save({FILE})"
     return f"explainer({given}, 'generic-attention', token={word.positions[0]}).save({FILE})"
 
 
-def _given(question: Question, served: Served) -> str:
-    """The input as it is written in Python; a picture by the name of its file."""
-    words = repr((question.text, question.second)) if question.second.strip() else repr(question.text)
-    if not served.reads_picture:
-        return words
-    if question.upload:
-        picture = repr(Path(question.upload).name)
-    elif served.shipped:
-        picture = f'{served.written} / "examples" / {question.picture!r}'
+def _input_expression(query: Query, model: ServedModel) -> str:
+    """Return the input as a Python expression, with the file name of an image."""
+    text = repr((query.text, query.second)) if query.second.strip() else repr(query.text)
+    if not model.reads_image:
+        return text
+    if query.upload:
+        image = repr(Path(query.upload).name)
+    elif model.shipped:
+        image = f'{model.source_expression} / "examples" / {query.picture!r}'
     else:
-        picture = repr(f"{served.source}/examples/{question.picture}")
-    return f"{{'image': {picture}, 'text': {words}}}" if served.reads_text else picture
+        image = repr(f"{model.source}/examples/{query.picture}")
+    return f"{{'image': {image}, 'text': {text}}}" if model.reads_text else image

@@ -1,4 +1,4 @@
-"""Who is next: so many at once, and visitors take turns, so that one who asks much does not hold up the others."""
+"""A queue that serves visitors in rotation, so that one with many requests does not hold up the others."""
 
 from __future__ import annotations
 
@@ -9,80 +9,85 @@ from contextlib import contextmanager
 
 from ..errors import WhenceError
 
-POLL = 0.2  # seconds between looks at whether a waiting one has given up
+POLL_SECONDS = 0.2  # between checks whether a waiting request was cancelled
 
 
 class BusyError(WhenceError):
-    """Too many are waiting."""
+    """Too many requests are waiting."""
 
 
-class Turns:
-    """A queue for each visitor, served in rotation.
+class FairQueue:
+    """One queue per visitor, served round-robin.
 
     Args:
-        places: how many are served at once.
-        most: how many may wait, of all visitors together.
+        slots: how many requests run at once.
+        max_waiting: how many requests may wait, of all visitors together.
 
     Example:
-        >>> turns = Turns(2)
-        >>> with turns.turn("visitor"):
+        >>> queue = FairQueue(2)
+        >>> with queue.slot("visitor"):
         ...     work()
     """
 
-    def __init__(self, places: int, most: int = 200) -> None:
-        self.places, self.most = places, most
+    def __init__(self, slots: int, max_waiting: int = 200) -> None:
+        self.slots = slots
+        self.max_waiting = max_waiting
         self._lock = threading.Lock()
         self._waiting: OrderedDict[str, deque[threading.Event]] = OrderedDict()
-        self._free = deque(range(places))
-        self._given: dict[threading.Event, int] = {}
+        self._free = deque(range(slots))
+        self._assigned: dict[threading.Event, int] = {}
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """The number of requests that wait."""
         with self._lock:
-            return sum(map(len, self._waiting.values()))
+            return self._count_waiting()
 
     @property
     def serving(self) -> int:
-        """How many are being served."""
-        return self.places - len(self._free)
+        """The number of requests that run."""
+        return self.slots - len(self._free)
 
     @contextmanager
-    def turn(self, visitor: str, check: Callable[[], None] = lambda: None) -> Iterator[int]:
-        """Wait for a turn, and have it until the block ends; gives the number of the place, from 0.
+    def slot(self, visitor: str, check: Callable[[], None] = lambda: None) -> Iterator[int]:
+        """Wait for a free slot and hold it until the block ends; yield its number, from 0.
 
         Args:
-            visitor: who; each has a queue of his own.
+            visitor: whose queue to wait in.
             check: called while waiting; what it raises ends the wait.
         """
-        mine = threading.Event()
+        ready = threading.Event()
         with self._lock:
-            if sum(map(len, self._waiting.values())) >= self.most:
-                raise BusyError(f"{self.most} explanations are waiting already: please try again in a minute.")
-            self._waiting.setdefault(visitor, deque()).append(mine)
-            self._call()
+            if self._count_waiting() >= self.max_waiting:
+                raise BusyError(f"{self.max_waiting} explanations are waiting already: please try again in a minute.")
+            self._waiting.setdefault(visitor, deque()).append(ready)
+            self._dispatch()
         try:
-            while not mine.wait(POLL):
+            while not ready.wait(POLL_SECONDS):
                 check()
-            yield self._given[mine]
+            yield self._assigned[ready]
         finally:
             with self._lock:
-                if mine.is_set():
-                    self._free.append(self._given.pop(mine))
+                if ready.is_set():
+                    self._free.append(self._assigned.pop(ready))
                 else:
-                    self._leave(visitor, mine)
-                self._call()
+                    self._remove(visitor, ready)
+                self._dispatch()
 
-    def _call(self) -> None:
+    def _count_waiting(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def _dispatch(self) -> None:
+        """Assign the free slots to the visitors that are next."""
         while self._waiting and self._free:
-            visitor, own = self._waiting.popitem(last=False)
-            chosen = own.popleft()
-            self._given[chosen] = self._free.popleft()
-            chosen.set()
-            if own:
-                self._waiting[visitor] = own  # behind all others
+            visitor, requests = self._waiting.popitem(last=False)
+            ready = requests.popleft()
+            self._assigned[ready] = self._free.popleft()
+            ready.set()
+            if requests:
+                self._waiting[visitor] = requests  # behind all other visitors
 
-    def _leave(self, visitor: str, mine: threading.Event) -> None:
-        self._waiting[visitor].remove(mine)
+    def _remove(self, visitor: str, ready: threading.Event) -> None:
+        self._waiting[visitor].remove(ready)
         if not self._waiting[visitor]:
             del self._waiting[visitor]

@@ -1,4 +1,4 @@
-"""How much a visitor may ask for."""
+"""Limits on what a visitor may send and request."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ DAMAGED = "The picture is damaged: part of it cannot be read. Save it again, as 
 
 @dataclass(frozen=True)
 class Limits:
-    """What is refused, each with a sentence.
+    """The largest inputs and requests that the page takes.
 
     Attributes:
         characters: of a text.
-        pixels: of a picture.
+        pixels: of an image.
         upload: bytes of a file.
-        methods: asked about at once.
-        tokens: that a language model writes.
+        methods: that explain one input.
+        tokens: that a language model generates.
         budget: changed inputs that are tried for a counterfactual.
     """
 
@@ -36,33 +36,31 @@ class Limits:
 
     @property
     def upload_size(self) -> str:
-        """The bytes of a file, in words."""
+        """The largest file, for messages."""
         return f"{self.upload / 2**20:g} MiB" if self.upload >= 2**20 else f"{self.upload:,} bytes"
 
-    def text(self, text: str) -> str:
-        """The same text, if it is not too long."""
+    def check_text(self, text: str) -> None:
+        """Raise if a text is too long."""
         if len(text) > self.characters:
             raise InputError(f"The text has {len(text):,} characters; this page takes {self.characters:,} at most.")
-        return text
 
-    def picture(self, path: str) -> str:
-        """The same path, if what it leads to is a picture that can be read and is not too large.
+    def check_image(self, path: str) -> None:
+        """Raise if a file is too large, or is no image that can be read.
 
-        How large it is stands in its first bytes: of one that is too large no pixel is read.
+        The size is read from the file's header: no pixel of an image that is too large is decoded.
         """
         if Path(path).stat().st_size > self.upload:
             raise InputError(f"The picture is too large: {self.upload_size} at most.")
-        width, height = _size(path)
+        width, height = _read_size(path)
         if width * height > self.pixels:
             raise InputError(
                 f"The picture has {width:,} x {height:,} pixels; this page takes {self.pixels:,} in all. Make it "
                 "smaller: the model reads far fewer."
             )
-        _whole(path)
-        return path
+        _decode(path)
 
 
-def _size(path: str) -> tuple[int, int]:
+def _read_size(path: str) -> tuple[int, int]:
     image = need("PIL.Image", "pictures", "vision")
     try:
         with open_raster(path) as opened:
@@ -72,9 +70,9 @@ def _size(path: str) -> tuple[int, int]:
         raise InputError(UNREADABLE) from error
 
 
-@functools.lru_cache(maxsize=1024)  # no file is written twice: uploads are kept by what is in them
-def _whole(path: str) -> None:
-    """Read all pixels of a picture, once."""
+@functools.lru_cache(maxsize=1024)  # no path is written twice: uploads are named by the hash of their content
+def _decode(path: str) -> None:
+    """Decode all pixels of an image, once."""
     try:
         with open_raster(path) as opened:
             opened.load()

@@ -1,4 +1,4 @@
-"""What the server did, a line of JSON for each thing; what visitors wrote is left out unless it is asked for."""
+"""The server's log: one line of JSON per event, without visitors' texts unless they are enabled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Log:
     """A structured log.
 
     Args:
-        stream: where it goes; stderr by default.
+        stream: where it is written; stderr by default.
         inputs: whether texts are logged, too.
     """
 
@@ -23,16 +23,18 @@ class Log:
         self._lock = threading.Lock()
 
     def __call__(self, event: str, text: str = "", **fields: Any) -> None:
-        """One line: ``{"time": ..., "event": ..., ...}``.
+        """Write one line: ``{"time": ..., "event": ..., ...}``.
 
         Args:
             event: what happened.
-            text: what the visitor wrote: its length is logged, itself only if that was asked for.
-            fields: what else there is to say.
+            text: the visitor's text: its length is logged, its content only with ``inputs``.
+            fields: further fields.
         """
-        said = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **fields}
+        entry = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **fields}
         if text:
-            said |= {"characters": len(text)} | ({"text": text} if self.inputs else {})
-        line = json.dumps(said, ensure_ascii=True, default=str)
+            entry["characters"] = len(text)
+            if self.inputs:
+                entry["text"] = text
+        line = json.dumps(entry, ensure_ascii=True, default=str)
         with self._lock:
             print(line, file=self._stream or sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""What a visitor asks: which model, what input, which methods, for which answers. A link holds it, and nothing else."""
+"""A visitor's query: the model, the input, the methods and the targets. A link stores a query and nothing else."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from typing import Any
 from ..errors import InputError
 from ..methods.registry import list_methods as all_methods
 from .limits import Limits
-from .model_registry import Served
+from .model_registry import ServedModel
 
-DEFAULT = "conservative-lrp"
-SAID = "the prediction"  # of the targets: the predicted class
-LISTS: dict[str, tuple[str, ...]] = {"methods": (DEFAULT,), "targets": ()}
+DEFAULT_METHOD = "conservative-lrp"
+PREDICTION = "the prediction"  # the target that stands for the predicted class
+LINK_PREFIX = "ask="
 
 
 @dataclass(frozen=True)
-class Question:
-    """All that an explanation depends on.
+class Query:
+    """Everything that an explanation depends on. Links store the fields under these names.
 
     Attributes:
         model: the name of a served model.
-        text: what was written.
+        text: the input text.
         second: the second text of a pair.
-        picture: the name of one of the model's example pictures.
-        upload: a picture that was uploaded: a file in the server's own directory. No link can name one.
+        picture: the name of one of the model's example images.
+        upload: the path of an uploaded image in the served folder. Links never store it.
         methods: names of methods.
-        targets: names of classes; none: what the model says.
-        chosen: the token written, the object found or the word that is looked at; -1: none was chosen.
+        targets: names of classes; empty for the prediction.
+        chosen: the index of the generated token, the detected object or the word to explain; -1 for none.
     """
 
     model: str
@@ -39,18 +39,18 @@ class Question:
     second: str = ""
     picture: str = ""
     upload: str = ""
-    methods: tuple[str, ...] = (DEFAULT,)
+    methods: tuple[str, ...] = (DEFAULT_METHOD,)
     targets: tuple[str, ...] = ()
     chosen: int = -1
 
-    def checked(self, served: Served, limits: Limits) -> Question:
-        """The same, if it can be asked."""
-        limits.text(self.text)
-        limits.text(self.second)
-        if served.reads_text and not self.text.strip():
+    def check(self, model: ServedModel, limits: Limits) -> None:
+        """Raise if the query is incomplete or exceeds the limits."""
+        limits.check_text(self.text)
+        limits.check_text(self.second)
+        if model.reads_text and not self.text.strip():
             raise InputError("Write a text first.")
-        if served.reads_picture:
-            limits.picture(str(self.file(served)))
+        if model.reads_image:
+            limits.check_image(str(self.image_path(model)))
         unknown = [name for name in self.methods if name not in all_methods()]
         if unknown:
             raise InputError(f"There is no method '{unknown[0]}'.")
@@ -58,51 +58,56 @@ class Question:
             raise InputError(f"Choose 1 to {limits.methods} methods, not {len(self.methods)}.")
         if len(self.targets) > 2:
             raise InputError("Choose one or two answers to explain.")
-        return self
 
-    def file(self, served: Served) -> Path:
-        """Where the picture is."""
+    def image_path(self, model: ServedModel) -> Path:
+        """Return the path of the input image."""
         if self.upload and Path(self.upload).is_file():
             return Path(self.upload)
         if self.upload:
             raise InputError("The picture is no longer kept here: give it again.")
-        if self.picture not in served.pictures:
+        if self.picture not in model.example_images:
             raise InputError("Give a picture first.")
-        return served.pictures[self.picture]
+        return model.example_images[self.picture]
 
-    def input(self, served: Served) -> Any:
-        """The input as an explainer takes it."""
-        words: Any = (self.text, self.second) if self.second.strip() else self.text
-        if not served.reads_picture:
-            return words
-        return {"image": self.file(served), "text": words} if served.reads_text else self.file(served)
+    def explainer_input(self, model: ServedModel) -> Any:
+        """Return the input as an explainer takes it."""
+        text: Any = (self.text, self.second) if self.second.strip() else self.text
+        if not model.reads_image:
+            return text
+        image = self.image_path(model)
+        return {"image": image, "text": text} if model.reads_text else image
+
+    def explainer_targets(self) -> list[str | int | None]:
+        """Return the targets as an explainer takes them."""
+        return [None if name == PREDICTION else name for name in self.targets] or [None]
 
     @property
-    def about(self) -> tuple[str, ...]:
-        """Model and input."""
+    def cache_key(self) -> tuple[str, ...]:
+        """The model and the input."""
         return self.model, self.text, self.second, self.picture, self.upload
-
-    def wanted(self) -> list[str | int | None]:
-        """The targets as an explainer takes them."""
-        return [None if name == SAID else name for name in self.targets] or [None]
 
     # -- links ---------------------------------------------------------------------------------------------------------
 
-    def link(self) -> str:
-        """What stands behind the ``#`` of a link; pictures that were uploaded are not in it."""
-        said = {name: value for name, value in asdict(replace(self, upload="")).items() if value not in ("", (), -1)}
-        return "ask=" + urlsafe_b64encode(json.dumps(said, separators=(",", ":")).encode()).decode().rstrip("=")
+    def to_link(self) -> str:
+        """Return the fragment of a link, which follows ``#``; uploaded images are not part of it."""
+        fields = asdict(replace(self, upload=""))
+        stored = {name: value for name, value in fields.items() if value not in ("", (), -1)}
+        return LINK_PREFIX + urlsafe_b64encode(json.dumps(stored, separators=(",", ":")).encode()).decode().rstrip("=")
 
     @classmethod
-    def from_link(cls, link: str) -> Question | None:
-        """What a link holds; ``None`` if it holds no question."""
-        word = link.lstrip("#").removeprefix("ask=")
-        if not word or word == link.lstrip("#"):
+    def from_link(cls, link: str) -> Query | None:
+        """Return the query that the fragment of a link stores, or ``None`` if it stores none."""
+        fragment = link.lstrip("#")
+        encoded = fragment.removeprefix(LINK_PREFIX)
+        if not encoded or encoded == fragment:
             return None
         try:
-            said = json.loads(urlsafe_b64decode(word + "=" * (-len(word) % 4)))
-            words = {name: str(said.get(name, "")) for name in ("model", "text", "second", "picture")}
-            methods, targets = (tuple(map(str, said.get(name, default))) for name, default in LISTS.items())
-            return cls(**words, methods=methods, targets=targets, chosen=int(said.get("chosen", -1)))
+            stored = json.loads(urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)))
+            return cls(
+                **{name: str(stored.get(name, "")) for name in ("model", "text", "second", "picture")},
+                methods=tuple(map(str, stored.get("methods", (DEFAULT_METHOD,)))),
+                targets=tuple(map(str, stored.get("targets", ()))),
+                chosen=int(stored.get("chosen", -1)),
+            )
         except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, binascii.Error) as error:
             raise InputError("The link is damaged: what it asks cannot be read.") from error

@@ -1,4 +1,4 @@
-"""What a question came to: of a classifier, of a language model, of a detector."""
+"""The results of a query: of a classifier, of a language model, of an object detector."""
 
 from __future__ import annotations
 
@@ -13,70 +13,70 @@ from ..explanations.explanation import Explanation, Explanations, Looking
 from ..localisation import Detection
 from ..results.input_origin import ImageOrigin, TextOrigin
 from ..results.word_segmentation import Piece
-from .query import Question
+from .query import Query
 
 
-@dataclass
-class Found:
-    """What a method says.
+@dataclass(frozen=True)
+class MethodResult:
+    """The explanations of one method.
 
     Attributes:
         method: its name.
-        explanations: one for each target; none if it refused.
-        refused: why it cannot be right about this model, in a sentence.
+        explanations: one for each target; none if the method is not applicable.
+        error: why it is not applicable, in a sentence.
     """
 
     method: str
     explanations: list[Explanation] = field(default_factory=list)
-    refused: str = ""
+    error: str = ""
 
 
-@dataclass
-class Outcome:
-    """What there is to show.
+@dataclass(frozen=True)
+class QueryResult:
+    """What the page shows for a query.
 
     Attributes:
-        question: what was asked.
+        query: the query.
     """
 
-    question: Question
+    query: Query
 
     @property
     def explanations(self) -> list[Explanation]:
-        """What can be looked at more closely."""
-        raise NotImplementedError(f"{type(self).__name__} does not say what it shows.")
+        """The explanations that can be inspected: their layers, heads and ledger."""
+        raise NotImplementedError(f"{type(self).__name__} does not define its explanations.")
 
     @property
-    def whole(self) -> Looking:
-        """What is saved."""
+    def export(self) -> Looking:
+        """What is saved to a file."""
         return Explanations(self.explanations)
 
     @property
     def names(self) -> list[str]:
-        """Of the explanations, each told from the others."""
+        """The names of the explanations: their method and target."""
         return [f"{e.method}: why {e.target_names[0] if e.target_names else 'this'}?" for e in self.explanations]
 
 
-@dataclass
-class Classified(Outcome):
-    """Of a classifier, and of models that read a picture with a text.
+@dataclass(frozen=True)
+class ClassificationResult(QueryResult):
+    """The result of a classifier, or of a model that reads an image with a text.
 
     Attributes:
-        found: what each method says.
-        word: where the chosen word points.
+        methods: the result of each method.
+        word_explanation: the image relevance of the chosen word.
     """
 
-    found: list[Found]
-    word: Explanation | None = None
+    methods: list[MethodResult]
+    word_explanation: Explanation | None = None
 
     @property
     def explanations(self) -> list[Explanation]:
-        """Of each method, for each target."""
-        return [e for one in self.found for e in one.explanations]
+        """One for each method and target."""
+        return [e for result in self.methods for e in result.explanations]
 
     @property
     def words(self) -> list[Piece]:
-        """Of the text beside a picture; none where there is no picture."""
+        """The words of the text that comes with an image; none if there is no image."""
         origins = self.explanations[0].origins[0].values() if self.explanations else ()
         texts = [origin for origin in origins if isinstance(origin, TextOrigin)]
         if not texts or not any(isinstance(origin, ImageOrigin) for origin in origins):
@@ -84,80 +84,80 @@ class Classified(Outcome):
         return [p for p in texts[0].pieces([0.0] * len(texts[0].tokens)) if p.score is not None]
 
 
-@dataclass
-class Written(Outcome):
-    """Of a language model.
+@dataclass(frozen=True)
+class GenerationResult(QueryResult):
+    """The result of a language model.
 
     Attributes:
-        generations: what it wrote, explained by each method that does not refuse: one at least.
-        refused: why the others do.
+        generations: the generated text, explained by each applicable method: at least one.
+        failures: the results of the methods that are not applicable.
     """
 
     generations: list[Generation]
-    refused: list[Found]
+    failures: list[MethodResult]
 
     @property
     def generation(self) -> Generation:
-        """What it wrote."""
+        """The generated text, explained by the first method."""
         return self.generations[0]
 
     @property
     def chosen(self) -> int:
-        """The token that is looked at."""
-        return min(max(self.question.chosen, 0), len(self.generation) - 1)
+        """The index of the chosen token."""
+        return min(max(self.query.chosen, 0), len(self.generation) - 1)
 
     @property
     def explanations(self) -> list[Explanation]:
-        """Of the chosen token, by each method."""
+        """The chosen token, explained by each method."""
         return [generation[self.chosen] for generation in self.generations]
 
     @property
-    def whole(self) -> Looking:
-        """All that was written, by one method; of several, the chosen token."""
+    def export(self) -> Looking:
+        """The whole generated text if there is one method; the chosen token if there are several."""
         return self.generation if len(self.generations) == 1 else Explanations(self.explanations)
 
 
-@dataclass
-class Detected(Outcome):
-    """Of a detector.
+@dataclass(frozen=True)
+class DetectionResult(QueryResult):
+    """The result of an object detector.
 
     Attributes:
-        objects: what it found.
-        picture: where.
-        found: what each method says of the chosen object.
+        objects: the detected objects.
+        image: the input image.
+        methods: the result of each method for the chosen object.
     """
 
     objects: Sequence[Detection]
-    picture: ImageOrigin
-    found: list[Found]
+    image: ImageOrigin
+    methods: list[MethodResult]
 
     @property
     def chosen(self) -> int:
-        """The object that is looked at."""
-        return min(max(self.question.chosen, 0), len(self.objects) - 1)
+        """The index of the chosen object."""
+        return min(max(self.query.chosen, 0), len(self.objects) - 1)
 
     @property
     def explanations(self) -> list[Explanation]:
-        """Of the chosen object, by the name of its class."""
-        found = [e for one in self.found for e in one.explanations]
-        return [replace(e, target_names=(self.objects[self.chosen].label,)) for e in found]
+        """The chosen object, explained by each method; the target is named by the object's class."""
+        explanations = [e for result in self.methods for e in result.explanations]
+        return [replace(e, target_names=(self.objects[self.chosen].label,)) for e in explanations]
 
     @property
-    def refused(self) -> list[Found]:
-        """Methods that do not explain it."""
-        return [one for one in self.found if one.refused]
+    def failures(self) -> list[MethodResult]:
+        """The results of the methods that are not applicable."""
+        return [result for result in self.methods if result.error]
 
 
-def of_word(explainer: Explainer, given: Any, word: Piece) -> Explanation:
-    """Where in a picture one word of its text points.
+def explain_word(explainer: Explainer, given: Any, word: Piece) -> Explanation:
+    """Return the relevance of the image for one word of its text.
 
-    Of a model that compares the two, what of the picture fits the word alone; of one whose tokens attend to each other,
-    what the word drew from the picture (the word's own row of the relevancies of Chefer, Gur, Wolf, ICCV 2021).
+    For a model that compares image and text, the word alone is compared with the image. For a model whose tokens attend
+    to each other, the scores are the word's row of the relevancies of Chefer, Gur, Wolf (ICCV 2021).
     """
     if not isinstance(given, Mapping):
         raise InputError("This model reads no picture, so its words point nowhere in one.")
     if explainer.compares:
-        found: Explanation = explainer({**given, "text": word.text}, "generic-attention")
-        return found
-    found = explainer(given, "generic-attention", token=word.positions[0])
-    return replace(found, target_names=(word.text,))
+        alone: Explanation = explainer({**given, "text": word.text}, "generic-attention")
+        return alone
+    explanation: Explanation = explainer(given, "generic-attention", token=word.positions[0])
+    return replace(explanation, target_names=(word.text,))

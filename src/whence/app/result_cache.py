@@ -1,64 +1,62 @@
-"""What was found a moment ago, so that a look at another layer of it costs nothing; bounded."""
+"""A bounded cache of recent results, so that looking at another layer of one runs no model."""
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Any
 
+from cachetools import LRUCache
 from torch import Tensor
 
 from ..explanations.explanation import Explanation
 from ..results.input_origin import ImageOrigin
 
-BYTES = 256 * 2**20
+MAX_BYTES = 256 * 2**20
 
 
-class Kept:
-    """The things used last, as long as they fit.
+class ResultCache:
+    """The most recently used results, within a bound on their total size.
 
     Args:
-        most: bytes that they may take together.
+        max_bytes: the bound. A result that is larger by itself is not stored.
     """
 
-    def __init__(self, most: int = BYTES) -> None:
-        self.most = most
-        self.bytes = 0
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self.max_bytes = max_bytes
         self._lock = threading.Lock()
-        self._found: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._entries: LRUCache[Hashable, tuple[Any, int]] = LRUCache(max_bytes, getsizeof=lambda entry: entry[1])
+
+    @property
+    def bytes(self) -> int:
+        """The total size of the stored results."""
+        return int(self._entries.currsize)
 
     def get(self, key: Hashable) -> Any:
-        """What is kept under a key, or ``None``."""
+        """Return the result stored under a key, or ``None``."""
         with self._lock:
-            if key not in self._found:
-                return None
-            self._found.move_to_end(key)
-            return self._found[key][0]
+            return self._entries.get(key, (None, 0))[0]
 
-    def add(self, key: Hashable, found: Any, size: int | None = None) -> None:
-        """Keep something; what was not used for longest makes room.
+    def add(self, key: Hashable, result: Any, size: int | None = None) -> None:
+        """Store a result in place of the least recently used ones.
 
         Args:
-            key: what it answers.
-            found: explanations, or something else whose size is given.
-            size: in bytes; of explanations it is known.
+            key: everything that the result depends on.
+            result: explanations, or anything else together with its size.
+            size: in bytes; computed for explanations.
         """
-        size = sum(map(size_of, found)) if size is None else size
+        size = sum(map(size_of, result)) if size is None else size
         with self._lock:
-            self.bytes -= self._found.pop(key, (None, 0))[1]
-            self._found[key] = found, size
-            self.bytes += size
-            while self.bytes > self.most and self._found:
-                _, (_, freed) = self._found.popitem(last=False)
-                self.bytes -= freed
+            self._entries.pop(key, None)
+            if size <= self.max_bytes:
+                self._entries[key] = result, size
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._entries)
 
 
 def size_of(e: Explanation) -> int:
-    """Bytes that an explanation takes, but for small things."""
+    """Return the bytes of an explanation's tensors and images."""
     tensors = [value for value in vars(e).values() if isinstance(value, Tensor)] + list(e.streams.values())
-    pictures = [o.image for origins in e.origins for o in origins.values() if isinstance(o, ImageOrigin)]
-    return sum(t.numel() * t.element_size() for t in tensors) + sum(picture.nbytes for picture in pictures)
+    images = [o.image for origins in e.origins for o in origins.values() if isinstance(o, ImageOrigin)]
+    return sum(t.numel() * t.element_size() for t in tensors) + sum(image.nbytes for image in images)

@@ -1,4 +1,4 @@
-"""The server: the page and its interface for programs, on this machine unless told otherwise."""
+"""The server of the page and of the JSON API, reached from this machine only unless configured otherwise."""
 
 from __future__ import annotations
 
@@ -12,35 +12,39 @@ from typing import Any
 
 from .._utils.optional_imports import need
 from ..errors import InputError
-from .request_filter import Doors
-from .service import Desk
+from .request_filter import RequestFilter
+from .service import ExplanationService
 
 PORT = 7860
-PATIENCE = 2  # seconds that open pages have when it ends: each holds a connection
+SHUTDOWN_SECONDS = 2  # for open pages, each of which holds a connection
 
 
-def application(desk: Desk, folder: str | Path, auth: tuple[str, str] | None = None) -> Any:
-    """The whole as an ASGI application: ``/`` the page, ``/health``, ``/api/explain``.
+def application(service: ExplanationService, folder: str | Path, auth: tuple[str, str] | None = None) -> Any:
+    """Return the ASGI application with the routes ``/`` (the page), ``/health`` and ``/api/explain``.
 
     Args:
-        desk: where questions are answered.
-        folder: the only one from which files are served; what is uploaded goes there.
-        auth: user and password, if the page is not for all.
+        service: runs the queries.
+        folder: the only folder from which files are served; uploads are stored there.
+        auth: user and password, if the page asks for them.
     """
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["GRADIO_TEMP_DIR"] = str(folder)
-    gradio, fastapi = need("gradio", "the web page", "app"), need("fastapi", "the web page", "app")
+    gradio = need("gradio", "the web page", "app")
+    fastapi = need("fastapi", "the web page", "app")
     from .layout import TITLE, build, head
 
     app = fastapi.FastAPI(title=TITLE, docs_url=None, redoc_url=None, openapi_url=None)
 
     def health() -> dict[str, Any]:
-        """Whether it is up, and how much it has to do."""
-        turns = desk.turns
+        """Return the state of the server and its load."""
         return {
-            "status": "ok", "version": metadata.version("whence"), "models": list(desk.shelf),
-            "serving": turns.serving, "waiting": turns.waiting, "kept_bytes": desk.kept.bytes,
-        }  # fmt: skip
+            "status": "ok",
+            "version": metadata.version("whence"),
+            "models": list(service.models),
+            "serving": service.queue.serving,
+            "waiting": service.queue.waiting,
+            "kept_bytes": service.cache.bytes,
+        }
 
     app.add_api_route("/health", health)
     theme = gradio.themes.Base(
@@ -48,23 +52,25 @@ def application(desk: Desk, folder: str | Path, auth: tuple[str, str] | None = N
         radius_size="md",
     )  # fmt: skip
     gradio.mount_gradio_app(
-        app, build(desk, Path(folder)), "", theme=theme, head=head(desk.limits), auth=auth and _same(auth),
-        max_file_size=desk.limits.upload, show_error=False, footer_links=["api"], run_history=False, ssr_mode=False,
-        mcp_server=False, enable_monitoring=False, pwa=False,
+        app, build(service, Path(folder)), "", theme=theme, head=head(service.limits),
+        auth=auth and _password_check(auth), max_file_size=service.limits.upload, show_error=False,
+        footer_links=["api"], run_history=False, ssr_mode=False, mcp_server=False, enable_monitoring=False, pwa=False,
     )  # fmt: skip
-    return Doors(app, Path(folder), desk.limits)
+    return RequestFilter(app, Path(folder), service.limits)
 
 
-def _same(auth: tuple[str, str]) -> Callable[[str, str], bool]:
-    def same(user: str, password: str) -> bool:
-        given, known = f"{user}\0{password}".encode(), "\0".join(auth).encode()
-        return hmac.compare_digest(given, known)
+def _password_check(auth: tuple[str, str]) -> Callable[[str, str], bool]:
+    """Return a function that compares a user and a password in constant time."""
+    expected = "\0".join(auth).encode()
 
-    return same
+    def matches(user: str, password: str) -> bool:
+        return hmac.compare_digest(f"{user}\0{password}".encode(), expected)
+
+    return matches
 
 
 def credentials(given: str) -> tuple[str, str]:
-    """User and password from ``user:password-file``."""
+    """Read user and password from ``user:password-file``."""
     user, colon, path = given.partition(":")
     if not user or not colon:
         raise InputError("--auth is given as user:password-file, the file holding the password.")
@@ -77,16 +83,23 @@ def credentials(given: str) -> tuple[str, str]:
     return user, password
 
 
-def serve(desk: Desk, host: str = "127.0.0.1", port: int = PORT, auth: tuple[str, str] | None = None) -> None:
-    """Serve until it is interrupted."""
+def serve(
+    service: ExplanationService, host: str = "127.0.0.1", port: int = PORT, auth: tuple[str, str] | None = None
+) -> None:
+    """Serve until interrupted."""
     uvicorn = need("uvicorn", "the web page", "app")
     with tempfile.TemporaryDirectory(prefix="whence-", ignore_cleanup_errors=True) as folder:
-        app = application(desk, folder, auth)
-        desk.log("start", address=f"http://{host}:{port}", models=list(desk.shelf))
+        app = application(service, folder, auth)
+        service.log("start", address=f"http://{host}:{port}", models=list(service.models))
         try:
             uvicorn.run(
-                app, host=host, port=port, log_level="warning", access_log=False, timeout_graceful_shutdown=PATIENCE
+                app,
+                host=host,
+                port=port,
+                log_level="warning",
+                access_log=False,
+                timeout_graceful_shutdown=SHUTDOWN_SECONDS,
             )
         finally:
-            desk.close()
-            desk.log("stop")
+            service.close()
+            service.log("stop")

@@ -1,4 +1,4 @@
-"""Answers visitors' questions: in turn, from what is kept where it can, and for as long as they want to know."""
+"""The service behind the page: runs visitors' queries in a fair queue, caches their results, cancels on request."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from ..counterfactuals.counterfactual import counterfactual
@@ -18,262 +19,287 @@ from ..explainer.generation import Generation
 from ..explanations.explanation import Explanation, Explanations
 from ..localisation import detect
 from ..results.input_origin import ImageOrigin
-from ..targets.specs import every
-from .cancellable import CancelledError, Running, Work
-from .fair_queue import Turns
+from ..targets.seed import every
+from .cancellable import CancellableTask, CancelledError, RunningTask
+from .fair_queue import FairQueue
 from .limits import Limits
 from .log import Log
-from .model_registry import Served, Shelf
-from .query import Question
-from .query_result import Classified, Detected, Found, Outcome, Written, of_word
-from .result_cache import Kept
+from .model_registry import ModelRegistry
+from .query import Query
+from .query_result import (
+    ClassificationResult,
+    DetectionResult,
+    GenerationResult,
+    MethodResult,
+    QueryResult,
+    explain_word,
+)
+from .result_cache import ResultCache
 
 T = TypeVar("T")
-Several = TypeVar("Several", bound=Iterable[Explanation])
-OBJECT = 1024  # bytes that a detection takes, about
-THREADS = 64  # each visitor's work waits in one; how many compute is up to the turns
+Cacheable = TypeVar("Cacheable", bound=Iterable[Explanation])
+DETECTION_BYTES = 1024  # approximate size of a detection in the cache
+THREADS = 64  # each task waits in one; the queue decides how many compute
 
 FAILED = "Something went wrong in the server; it was written to its log. Try again, or another method."
 
 
 class DefectError(WhenceError):
-    """What should not have happened, as visitors are told of it."""
+    """An unexpected error, reported to visitors without its details."""
 
 
-class Desk:
-    """Where all questions arrive.
+class ExplanationService:
+    """Runs the queries of all visitors.
 
     Args:
-        shelf: the models.
-        limits: what may be asked.
-        log: where it is written down.
-        places: how many explanations are computed at once, each by a copy of the model of its own.
+        models: the models that are served.
+        limits: the largest inputs and requests.
+        log: where events are written.
+        slots: how many tasks compute at once, each on a copy of the model.
     """
 
-    def __init__(self, shelf: Shelf, limits: Limits | None = None, log: Log | None = None, places: int = 1) -> None:
-        self.shelf, self.limits, self.log = shelf, limits or Limits(), log or Log()
-        self.turns = Turns(places)
-        self._copies = {name: served.copies(places) for name, served in shelf.items()}
-        self.kept = Kept()
+    def __init__(
+        self, models: ModelRegistry, limits: Limits | None = None, log: Log | None = None, slots: int = 1
+    ) -> None:
+        self.models = models
+        self.limits = limits or Limits()
+        self.log = log or Log()
+        self.queue = FairQueue(slots)
+        self.cache = ResultCache()
+        self._copies = {name: model.copies(slots) for name, model in models.items()}
         self._pool = ThreadPoolExecutor(THREADS, "whence")
-        self._works: dict[tuple[str, str], Work] = {}
-        self._lock, self._drawing = threading.Lock(), threading.Lock()
+        self._tasks: dict[tuple[str, str], CancellableTask] = {}
+        self._lock = threading.Lock()
+        self._figure_lock = threading.Lock()
 
-    # -- work --------------------------------------------------------------------------------------------------------
+    # -- tasks -------------------------------------------------------------------------------------------------------
 
-    def start(self, visitor: str, task: Callable[[Work], T], what: str = "explain") -> Running[T]:
-        """Begin a piece of work; what this visitor had asked for before under the same name is no longer wanted."""
-        work, key = Work(), (visitor, what)
+    def start(self, visitor: str, function: Callable[[CancellableTask], T], kind: str = "explain") -> RunningTask[T]:
+        """Start a task in a thread; cancel the visitor's previous task of the same kind."""
+        task = CancellableTask()
+        key = visitor, kind
         with self._lock:
-            before, self._works[key] = self._works.get(key), work
-        if before is not None:
-            before.cancel("")
+            previous = self._tasks.get(key)
+            self._tasks[key] = task
+        if previous is not None:
+            previous.cancel("")
 
-        def whole() -> T:
+        def run() -> T:
             try:
-                return task(work)
+                return function(task)
             finally:
                 with self._lock:
-                    if self._works.get(key) is work:
-                        del self._works[key]
+                    if self._tasks.get(key) is task:
+                        del self._tasks[key]
 
-        return Running(self._pool, work, whole)
+        return RunningTask(self._pool, task, run)
 
-    def guarded(self, do: Callable[[], T]) -> T:
-        """What it comes to; of a defect its place is logged, and its message only with inputs, as it may quote them."""
+    def log_defects(self, function: Callable[[], T]) -> T:
+        """Return what a function returns; log an unexpected error and raise a :class:`DefectError` instead.
+
+        The message of the error may quote a visitor's text: it is logged only if texts are.
+        """
         try:
-            return do()
+            return function()
         except WhenceError:
             raise
         except Exception as error:
-            where = "".join(traceback.format_tb(error.__traceback__))
-            self.log("failure", str(error), error=type(error).__name__, traceback=where)
+            frames = "".join(traceback.format_tb(error.__traceback__))
+            self.log("failure", str(error), error=type(error).__name__, traceback=frames)
             raise DefectError(FAILED) from error
 
     def cancel(self, visitor: str) -> None:
-        """End all that a visitor asked for."""
+        """Cancel all tasks of a visitor."""
         with self._lock:
-            mine = [work for (who, _), work in self._works.items() if who == visitor]
-        for work in mine:
-            work.cancel()
+            tasks = [task for (owner, _), task in self._tasks.items() if owner == visitor]
+        for task in tasks:
+            task.cancel()
 
     def close(self) -> None:
-        """End all that anyone asked for."""
+        """Cancel all tasks and end the threads."""
         with self._lock:
-            works = list(self._works.values())
-        for work in works:
-            work.cancel("The server has ended.")
+            tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel("The server has ended.")
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _done(self, visitor: str, work: Work, what: str, question: Question, do: Callable[[Explainer], T]) -> T:
-        """One unit of work, in its turn, by the copy of the model that is free, written down."""
-        with self.turns.turn(visitor, work.check) as place:
-            start, outcome = time.perf_counter(), "done"
+    def _compute(
+        self, visitor: str, query: Query, task: CancellableTask, event: str, function: Callable[[Explainer], T]
+    ) -> T:
+        """Wait in the queue, apply a function to a free copy of the query's model, and log the event."""
+        with self.queue.slot(visitor, task.check) as slot:
+            start = time.perf_counter()
+            outcome = "done"
             try:
-                return do(self._copies[question.model][place])
+                return function(self._copies[query.model][slot])
             except Exception as error:
                 outcome = type(error).__name__
                 raise
             finally:
-                spent = round(1000 * (time.perf_counter() - start))
-                self.log(what, question.text + question.second, model=question.model, ms=spent, outcome=outcome)
+                milliseconds = round(1000 * (time.perf_counter() - start))
+                self.log(event, query.text + query.second, model=query.model, ms=milliseconds, outcome=outcome)
 
-    # -- answers -----------------------------------------------------------------------------------------------------
-
-    def answer(
-        self, visitor: str, question: Question, work: Work, said: Callable[[Found], None] = lambda _: None
-    ) -> Outcome:
-        """What there is to show.
-
-        Args:
-            visitor: who asks.
-            question: what.
-            work: asked before each step whether to go on.
-            said: called as each method is done.
-        """
-        served = self.shelf[question.model]
-        question.checked(served, self.limits)
-        if served.writes:
-            return self._written(visitor, question, served, work)
-        if served.finds:
-            return self._detected(visitor, question, served, work)
-
-        def made(method: str) -> Explanations:
-            return self._by(visitor, question, served, method, work)
-
-        outcome = Classified(question, self._by_each(question, work, "", made, said))
-        if 0 <= question.chosen < len(outcome.words):
-            work.begin("one word")
-            outcome.word = self._of_word(visitor, question, served, outcome, work)
-        return outcome
-
-    def _kept(self, key: Hashable, make: Callable[[], Several]) -> Several:
-        found: Several | None = self.kept.get(key)
+    def _cached(self, key: Hashable, compute: Callable[[], Cacheable]) -> Cacheable:
+        found: Cacheable | None = self.cache.get(key)
         if found is None:
-            found = make()
-            self.kept.add(key, found)
+            found = compute()
+            self.cache.add(key, found)
         return found
 
-    def _by(self, visitor: str, question: Question, served: Served, method: str, work: Work) -> Explanations:
-        given = question.input(served)
-        return self._kept(
-            ("explain", *question.about, method, question.targets),
-            lambda: self._done(
-                visitor, work, f"explain {method}", question,
-                lambda one: _explained(one, given, method, question.wanted()),
+    # -- queries -----------------------------------------------------------------------------------------------------
+
+    def answer(
+        self, visitor: str, query: Query, task: CancellableTask,
+        on_result: Callable[[MethodResult], None] = lambda _: None,
+    ) -> QueryResult:  # fmt: skip
+        """Compute what the page shows for a query.
+
+        Args:
+            visitor: whose query it is.
+            query: the query.
+            task: its progress; checked for cancellation before each step.
+            on_result: called after each method of a classifier.
+        """
+        model = self.models[query.model]
+        query.check(model, self.limits)
+        if model.generates_text:
+            return self._generate(visitor, query, task)
+        if model.detects_objects:
+            return self._detect(visitor, query, task)
+
+        def explain(method: str) -> Explanations:
+            return self._explain(visitor, query, task, method)
+
+        result = ClassificationResult(query, self._apply_methods(query, task, "", explain, on_result))
+        if not 0 <= query.chosen < len(result.words):
+            return result
+        task.begin("one word")
+        return replace(result, word_explanation=self._explain_word(visitor, query, task, result))
+
+    def _apply_methods(
+        self, query: Query, task: CancellableTask, step: str, explain: Callable[[str], Iterable[Explanation]],
+        on_result: Callable[[MethodResult], None] = lambda _: None,
+    ) -> list[MethodResult]:  # fmt: skip
+        """Return the explanations of each method, or why it is not applicable."""
+        results = []
+        for i, method in enumerate(query.methods):
+            position = f" ({i + 1} of {len(query.methods)})" if len(query.methods) > 1 else ""
+            task.begin(f"{step}{method}{position}")
+            try:
+                result = MethodResult(method, list(explain(method)))
+            except (ModelError, MethodError, TargetError) as error:
+                result = MethodResult(method, error=str(error))
+            results.append(result)
+            on_result(result)
+        return results
+
+    def _explain(self, visitor: str, query: Query, task: CancellableTask, method: str) -> Explanations:
+        given = query.explainer_input(self.models[query.model])
+        return self._cached(
+            ("explain", *query.cache_key, method, query.targets),
+            lambda: self._compute(
+                visitor, query, task, f"explain {method}",
+                lambda explainer: _explain_targets(explainer, given, method, query.explainer_targets()),
             ),
         )  # fmt: skip
 
-    def _of_word(
-        self, visitor: str, question: Question, served: Served, outcome: Classified, work: Work
+    def _explain_word(
+        self, visitor: str, query: Query, task: CancellableTask, result: ClassificationResult
     ) -> Explanation:
-        """Where in the picture one word of the text points."""
-        word = outcome.words[question.chosen]
-        given = question.input(served)
-        return self._kept(
-            ("word", *question.about, question.chosen),
-            lambda: self._done(
-                visitor, work, "explain word", question, lambda one: Explanations([of_word(one, given, word)])
+        """Return the relevance of the image for the chosen word of the text."""
+        word = result.words[query.chosen]
+        given = query.explainer_input(self.models[query.model])
+        return self._cached(
+            ("word", *query.cache_key, query.chosen),
+            lambda: self._compute(
+                visitor, query, task, "explain word",
+                lambda explainer: Explanations([explain_word(explainer, given, word)]),
             ),
         )[0]  # fmt: skip
 
-    def _written(self, visitor: str, question: Question, served: Served, work: Work) -> Outcome:
-        """What a language model writes, and what each token came from."""
-        most = self.limits.tokens
+    def _generate(self, visitor: str, query: Query, task: CancellableTask) -> GenerationResult:
+        """Let a language model continue the text, and explain each generated token."""
+        max_tokens = self.limits.tokens
         generations: list[Generation] = []
 
-        def made(method: str) -> Explanations:
-            generations.append(self._kept(
-                ("generate", *question.about, method),
-                lambda: self._done(
-                    visitor, work, f"generate {method}", question,
-                    lambda one: one.generate(question.text, method=method, max_new_tokens=most),
+        def generate(method: str) -> Explanations:
+            generations.append(self._cached(
+                ("generate", *query.cache_key, method),
+                lambda: self._compute(
+                    visitor, query, task, f"generate {method}",
+                    lambda explainer: explainer.generate(query.text, method=method, max_new_tokens=max_tokens),
                 ),
             ))  # fmt: skip
             return Explanations()
 
-        found = self._by_each(question, work, "writing, then ", made)
+        results = self._apply_methods(query, task, "writing, then ", generate)
         if not generations:
-            raise ModelError(found[0].refused)
-        return Written(question, generations, [one for one in found if one.refused])
+            raise ModelError(results[0].error)
+        return GenerationResult(query, generations, [result for result in results if result.error])
 
-    def _by_each(
-        self, question: Question, work: Work, step: str, made: Callable[[str], Iterable[Explanation]],
-        said: Callable[[Found], None] = lambda _: None,
-    ) -> list[Found]:  # fmt: skip
-        """What each method makes of it, or why it refuses."""
-        found = []
-        for i, method in enumerate(question.methods):
-            of = f" ({i + 1} of {len(question.methods)})" if len(question.methods) > 1 else ""
-            work.begin(f"{step}{method}{of}")
-            try:
-                found.append(Found(method, list(made(method))))
-            except (ModelError, MethodError, TargetError) as error:
-                found.append(Found(method, refused=str(error)))
-            said(found[-1])
-        return found
+    def _detect(self, visitor: str, query: Query, task: CancellableTask) -> DetectionResult:
+        """Detect the objects of an image, and explain the chosen one."""
+        model = self.models[query.model]
+        given = query.explainer_input(model)
+        task.begin("looking for objects")
+        key = "detect", *query.cache_key
+        objects = self.cache.get(key)
+        if objects is None:
+            objects = self._compute(visitor, query, task, "detect", lambda explainer: detect(explainer, given))
+            self.cache.add(key, objects, DETECTION_BYTES * len(objects))
+        image = next(o for o in model.explainer.read(given).origins.values() if isinstance(o, ImageOrigin))
+        result = DetectionResult(query, objects, image, [])
+        if not objects:
+            return result
+        chosen = objects[result.chosen]
 
-    def _detected(self, visitor: str, question: Question, served: Served, work: Work) -> Outcome:
-        """What a detector finds, and what the chosen object rests on."""
-        given = question.input(served)
-        work.begin("looking for objects")
-        found = self.kept.get(("detect", *question.about))
-        if found is None:
-            found = self._done(visitor, work, "detect", question, lambda one: detect(one, given))
-            self.kept.add(("detect", *question.about), found, OBJECT * len(found))
-        picture = next(o for o in served.explainer.read(given).origins.values() if isinstance(o, ImageOrigin))
-        if not found:
-            return Detected(question, found, picture, [])
-        chosen = found[min(max(question.chosen, 0), len(found) - 1)]
-
-        def made(method: str) -> Explanations:
-            return self._kept(
-                ("object", *question.about, method, chosen.query),
-                lambda: self._done(
-                    visitor, work, f"explain {method}", question,
-                    lambda one: Explanations([one(given, method, chosen.logit)]),
+        def explain(method: str) -> Explanations:
+            return self._cached(
+                ("object", *query.cache_key, method, chosen.query),
+                lambda: self._compute(
+                    visitor, query, task, f"explain {method}",
+                    lambda explainer: Explanations([explainer(given, method, chosen.logit)]),
                 ),
             )  # fmt: skip
 
-        return Detected(question, found, picture, self._by_each(question, work, f"{chosen.label}: ", made))
+        return replace(result, methods=self._apply_methods(query, task, f"{chosen.label}: ", explain))
 
-    def flip(self, visitor: str, question: Question, work: Work) -> Counterfactual:
-        """The smallest change that flips the prediction."""
-        served = self.shelf[question.model]
-        question.checked(served, self.limits)
-        work.begin("looking for the smallest change")
-        given, method = question.input(served), question.methods[0]
-        return self._done(
-            visitor, work, "counterfactual", question,
-            lambda one: counterfactual(one, given, method, budget=self.limits.budget),
+    # -- further analyses of a result --------------------------------------------------------------------------------
+
+    def find_counterfactual(self, visitor: str, query: Query, task: CancellableTask) -> Counterfactual:
+        """Find the smallest change of the input that flips the prediction."""
+        model = self.models[query.model]
+        query.check(model, self.limits)
+        task.begin("looking for the smallest change")
+        given = query.explainer_input(model)
+        method = query.methods[0]
+        return self._compute(
+            visitor, query, task, "counterfactual",
+            lambda explainer: counterfactual(explainer, given, method, budget=self.limits.budget),
         )  # fmt: skip
 
-    def trial(self, visitor: str, question: Question, work: Work, e: Explanation) -> Trial:
-        """An explanation against random orders."""
-        served = self.shelf[question.model]
-        work.begin("asking the model about parts of the input")
-        given = question.input(served)
-        return self._done(visitor, work, "trial", question, lambda one: trial(one, given, e))
+    def compare_with_random(self, visitor: str, query: Query, task: CancellableTask, e: Explanation) -> Trial:
+        """Test an explanation against random rankings."""
+        task.begin("asking the model about parts of the input")
+        given = query.explainer_input(self.models[query.model])
+        return self._compute(visitor, query, task, "trial", lambda explainer: trial(explainer, given, e))
 
-    def file(self, visitor: str, question: Question, work: Work, ending: str) -> bytes:
-        """All that is shown, as a file; figures are drawn one after the other."""
-        whole = self.answer(visitor, question, work).whole
-        work.begin("drawing")
-        with self.turns.turn(visitor, work.check), self._drawing:
-            return whole.content(f".{ending}")
+    def export(self, visitor: str, query: Query, task: CancellableTask, suffix: str) -> bytes:
+        """Return the result of a query as the content of a file."""
+        exported = self.answer(visitor, query, task).export
+        task.begin("drawing")
+        with self.queue.slot(visitor, task.check), self._figure_lock:  # matplotlib is not thread-safe
+            return exported.content(f".{suffix}")
 
 
-def _explained(explainer: Explainer, given: Any, method: str, wanted: Iterable[Any]) -> Explanations:
-    """An explanation for each target, with what happened inside where that can be said."""
-    targets = every(wanted)
+def _explain_targets(explainer: Explainer, given: Any, method: str, targets: Iterable[Any]) -> Explanations:
+    """Return an explanation for each target, with the relevance inside the model if the method supports it."""
+    seed = every(targets)
     try:
-        return _several(explainer(given, method, targets, inside=True))
+        explanations = explainer(given, method, seed, inside=True)
     except CancelledError:
         raise
     except WhenceError:
-        return _several(explainer(given, method, targets))
-
-
-def _several(found: Any) -> Explanations:
-    assert isinstance(found, Explanations)
-    return found
+        explanations = explainer(given, method, seed)
+    assert isinstance(explanations, Explanations)
+    return explanations

@@ -1,4 +1,4 @@
-"""Uploads are removed again, so that no number of them fills the disk."""
+"""Removal of old uploads, so that they do not fill the disk."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ import contextlib
 import os
 from pathlib import Path
 
-BYTES = 512 * 2**20
+MAX_BYTES = 512 * 2**20
 
 
-def tidy(folder: Path, most: int = BYTES, keep: Path | None = None) -> int:
-    """Remove the oldest files until the rest takes at most so many bytes; gives the bytes that remain.
+def remove_oldest(folder: Path, max_bytes: int = MAX_BYTES, exclude: Path | None = None) -> int:
+    """Remove the oldest files until the others take at most ``max_bytes``; return the bytes that remain.
 
     Args:
-        folder: where they are.
-        most: bytes.
-        keep: a folder in it that is left alone.
+        folder: where the files are.
+        max_bytes: the bound.
+        exclude: a folder in it whose files are neither counted nor removed.
     """
-    files = (path for path in folder.rglob("*") if keep is None or keep not in path.parents)
-    found = [(path, stat) for path in files if (stat := _stat(path)) is not None]
-    left = sum(stat.st_size for _, stat in found)
-    for path, stat in sorted(found, key=lambda one: one[1].st_mtime):
-        if left <= most:
+    candidates = (path for path in folder.rglob("*") if exclude is None or exclude not in path.parents)
+    files = [(path, stat) for path in candidates if (stat := _stat_file(path)) is not None]
+    total = sum(stat.st_size for _, stat in files)
+    for path, stat in sorted(files, key=lambda file: file[1].st_mtime):
+        if total <= max_bytes:
             break
-        with contextlib.suppress(OSError):  # another thread was first
+        with contextlib.suppress(OSError):  # another thread has removed it
             path.unlink()
-            left -= stat.st_size
-    return left
+            total -= stat.st_size
+    return total
 
 
-def _stat(path: Path) -> os.stat_result | None:
+def _stat_file(path: Path) -> os.stat_result | None:
     try:
         return path.stat() if path.is_file() and not path.is_symlink() else None
     except OSError:

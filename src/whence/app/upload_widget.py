@@ -1,4 +1,4 @@
-"""The place on the page where a picture is dropped."""
+"""The component of the page that takes an image."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import gradio as gr
 
 
-def _path(_: gr.Image, payload: Any) -> str | None:
-    """Where the server has put it; nobody opens it here, so that whoever reads it says what is wrong with it."""
+def _read_path(_: gr.Image, payload: Any) -> str | None:
+    """Return the path of the uploaded file, without opening it: its reader reports what is wrong with it."""
     return None if payload is None or not payload.path else str(payload.path)
 
 
-#: A picture by the path of its file; made past Gradio's own step for new classes, which writes a file beside the source
-Picture: Any = ABCMeta.__new__(
-    type(gr.Image), "Picture", (gr.Image,), {"preprocess": _path, "is_template": True, "__module__": __name__}
+#: an image by the path of its file; created without Gradio's metaclass, which would write a file beside the source
+ImageUpload: Any = ABCMeta.__new__(
+    type(gr.Image), "ImageUpload", (gr.Image,), {"preprocess": _read_path, "is_template": True, "__module__": __name__}
 )

@@ -48,11 +48,11 @@ def serve(
         need("gradio", "the web page", "app")
         from ..app.limits import Limits
         from ..app.log import Log
-        from ..app.model_registry import Shelf
+        from ..app.model_registry import ModelRegistry
         from ..app.request_filter import is_loopback
         from ..app.serve import credentials
         from ..app.serve import serve as run
-        from ..app.service import Desk
+        from ..app.service import ExplanationService
 
         known = None if auth is None else credentials(auth)
         if not is_loopback(host):
@@ -62,16 +62,16 @@ def serve(
         quiet()
         if model:
             dtyped = precision_of(dtype)
-            shelf = Shelf.load(
+            models = ModelRegistry.load(
                 model, device=device, dtype=dtyped, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle
             )
         else:
-            shelf = Shelf.shipped()
+            models = ModelRegistry.shipped()
         limits = Limits(max_characters, max_pixels, max_upload, tokens=max_tokens)
         typer.echo(
             f"whence: open http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port} (Ctrl-C ends it)", err=True
         )
-        run(Desk(shelf, limits, Log(inputs=log_inputs), places), host, port, known)
+        run(ExplanationService(models, limits, Log(inputs=log_inputs), places), host, port, known)
 
 
 def _free(host: str, port: int) -> int:

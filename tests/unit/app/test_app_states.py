@@ -13,8 +13,8 @@ import whence
 from tests.support.modalities import clip
 from tests.support.visits import DIGIT, Server, finder, serving, visiting, writer
 from whence.app.limits import Limits
-from whence.app.model_registry import Shelf
-from whence.app.query import Question
+from whence.app.model_registry import ModelRegistry
+from whence.app.query import Query
 from whence.models import MODELS
 
 HOSTILE = "<img src=x onerror=boom()>"
@@ -22,7 +22,7 @@ HOSTILE = "<img src=x onerror=boom()>"
 
 @pytest.fixture(scope="module")
 def server():
-    started = Server(Shelf.shipped(), limits=Limits(upload=300_000))
+    started = Server(ModelRegistry.shipped(), limits=Limits(upload=300_000))
     yield started
     started.stop()
 
@@ -87,20 +87,20 @@ def give(seen, path=DIGIT):
 
 
 def test_a_link_with_an_example_is_answered_at_once(visit, server):
-    seen = visit(f"{server.address}/#{Question('digits', picture=DIGIT.name).link()}")
+    seen = visit(f"{server.address}/#{Query('digits', picture=DIGIT.name).to_link()}")
     seen.page.wait_for_selector("#whence-answer >> text=The model says")
     assert seen.page.locator("#whence-shown .whence-item").count() > 10
 
 
 @pytest.mark.parametrize(
-    ("question", "said"),
+    ("query", "said"),
     [
-        (Question("nobody", "A film."), "There is no model 'nobody'"),
-        (Question("sentiment", "A film.", methods=("magic",)), "a method that is not here: magic"),
+        (Query("nobody", "A film."), "There is no model 'nobody'"),
+        (Query("sentiment", "A film.", methods=("magic",)), "a method that is not here: magic"),
     ],
 )
-def test_a_link_that_cannot_be_answered_says_why(visit, server, question, said):
-    seen = visit(f"{server.address}/#{question.link()}")
+def test_a_link_that_cannot_be_answered_says_why(visit, server, query, said):
+    seen = visit(f"{server.address}/#{query.to_link()}")
     seen.page.wait_for_selector(f"#whence-status >> text={said}")
     seen.explain()  # and the page goes on
     assert "The model says" in seen.text("whence-answer")
@@ -110,18 +110,18 @@ def test_a_link_that_cannot_be_answered_says_why(visit, server, question, said):
 
 
 class Endless:
-    """Work that goes on until it is cancelled."""
+    """A task that goes on until it is cancelled."""
 
     def __init__(self):
         self.begun, self.ended = threading.Event(), threading.Event()
 
-    def __call__(self, visitor, question, work, *_):
-        work.begin("going on")
+    def __call__(self, visitor, query, task, *_):
+        task.begin("going on")
         try:
             while True:
                 self.begun.set()
-                work.passes += 1
-                work.check()
+                task.passes += 1
+                task.check()
                 time.sleep(0.01)
         finally:
             self.ended.set()
@@ -129,12 +129,12 @@ class Endless:
 
 @pytest.mark.parametrize(
     ("name", "tab", "button", "where"),
-    [("trial", "Trust it?", "attempt", "trial"), ("flip", "What if?", "flip", "flipped")],
+    [("compare_with_random", "Trust it?", "attempt", "trial"), ("find_counterfactual", "What if?", "flip", "flipped")],
 )
 def test_what_is_asked_of_an_answer_is_cancelled_where_it_began(visit, server, monkeypatch, name, tab, button, where):
     seen, endless = visit(), Endless()
     seen.explain()
-    monkeypatch.setattr(server.desk, name, endless)
+    monkeypatch.setattr(server.service, name, endless)
     seen.tab(tab)
     seen.page.focus(f"#whence-{button}")
     seen.page.keyboard.press("Enter")
@@ -148,7 +148,7 @@ def test_what_is_asked_of_an_answer_is_cancelled_where_it_began(visit, server, m
 
 def test_the_work_of_one_who_leaves_ends(visit, server, monkeypatch):
     seen, endless = visit(), Endless()
-    monkeypatch.setattr(server.desk, "answer", endless)
+    monkeypatch.setattr(server.service, "answer", endless)
     seen.begin()
     assert endless.begun.wait(10)
     seen.page.close()

@@ -13,17 +13,17 @@ from tests.support.modalities import clip, vilt
 from tests.support.visits import DIGIT, finder, writer
 from whence.app.code_snippet import code
 from whence.app.log import Log
-from whence.app.model_registry import Shelf
-from whence.app.query import SAID, Question
-from whence.app.service import Desk
+from whence.app.model_registry import ModelRegistry
+from whence.app.query import PREDICTION, Query
+from whence.app.service import ExplanationService
 from whence.models import MODELS
 
 TEXT = 'A gripping film, though it\'s "far" too long.\\n'
 
 
-def answered(shelf, question):
-    desk = Desk(shelf, log=Log(io.StringIO()))
-    return desk.start("me", lambda work: desk.answer("me", question, work)).result()
+def answered(models, query):
+    service = ExplanationService(models, log=Log(io.StringIO()))
+    return service.start("me", lambda task: service.answer("me", query, task)).result()
 
 
 def ran(program, folder, monkeypatch):
@@ -43,23 +43,23 @@ def same(found, expected):
 
 @pytest.fixture(scope="module")
 def shipped():
-    return Shelf.shipped()
+    return ModelRegistry.shipped()
 
 
 @pytest.mark.parametrize(
-    "question",
+    "query",
     [
-        Question("sentiment", TEXT),
-        Question("sentiment", TEXT, methods=("generic-attention", "rollout"), targets=(SAID, "negative")),
-        Question("sentiment", "A film.", "Another."),
-        Question("digits", picture=DIGIT.name, targets=("digit 6",)),
+        Query("sentiment", TEXT),
+        Query("sentiment", TEXT, methods=("generic-attention", "rollout"), targets=(PREDICTION, "negative")),
+        Query("sentiment", "A film.", "Another."),
+        Query("digits", picture=DIGIT.name, targets=("digit 6",)),
     ],
 )
-def test_the_code_gives_the_numbers_of_the_page(shipped, question, tmp_path, monkeypatch):
-    outcome = answered(shipped, question)
-    program = code(outcome, shipped[question.model])
+def test_the_code_gives_the_numbers_of_the_page(shipped, query, tmp_path, monkeypatch):
+    result = answered(shipped, query)
+    program = code(result, shipped[query.model])
     assert len(program.splitlines()) == 4
-    same(ran(program, tmp_path, monkeypatch), outcome.explanations)
+    same(ran(program, tmp_path, monkeypatch), result.explanations)
 
 
 def test_a_picture_that_was_uploaded_is_named_as_its_owner_did(shipped, tmp_path, monkeypatch):
@@ -67,20 +67,20 @@ def test_a_picture_that_was_uploaded_is_named_as_its_owner_did(shipped, tmp_path
     upload = tmp_path / "inside" / "it's mine.png"
     shutil.copyfile(DIGIT, upload)
     shutil.copyfile(DIGIT, tmp_path / upload.name)
-    outcome = answered(shipped, Question("digits", upload=str(upload)))
-    program = code(outcome, shipped["digits"])
+    result = answered(shipped, Query("digits", upload=str(upload)))
+    program = code(result, shipped["digits"])
     assert str(tmp_path) not in program
-    same(ran(program, tmp_path, monkeypatch), outcome.explanations)
+    same(ran(program, tmp_path, monkeypatch), result.explanations)
 
 
 def test_a_model_of_ones_own_is_named_by_its_directory(tmp_path, monkeypatch):
     shutil.copytree(MODELS / "digits", tmp_path / "mine")
-    shelf = Shelf.load([str(tmp_path / "mine")])
-    outcome = answered(shelf, Question("mine", picture=DIGIT.name))
-    program = code(outcome, shelf["mine"])
+    models = ModelRegistry.load([str(tmp_path / "mine")])
+    result = answered(models, Query("mine", picture=DIGIT.name))
+    program = code(result, models["mine"])
     assert "from_pretrained('mine')" in program
     assert str(tmp_path) not in program
-    same(ran(program, tmp_path, monkeypatch), outcome.explanations)
+    same(ran(program, tmp_path, monkeypatch), result.explanations)
 
 
 @pytest.mark.parametrize("methods", [("generic-attention",), ("generic-attention", "gradient-x-input")])
@@ -88,30 +88,30 @@ def test_a_model_of_ones_own_is_named_by_its_directory(tmp_path, monkeypatch):
 def test_tokens_and_objects_are_in_the_code(kind, methods, tmp_path, monkeypatch):
     explainer = {"writer": writer, "finder": finder}[kind]()
     monkeypatch.setattr(whence.Explainer, "from_pretrained", lambda _: explainer)
-    shelf = Shelf.of({kind: explainer})
+    models = ModelRegistry.from_explainers({kind: explainer})
     upload = "" if kind == "writer" else str(DIGIT)
-    question = Question(kind, "the good film" * (not upload), upload=upload, methods=methods, chosen=1)
-    outcome = answered(shelf, question)
-    assert len(outcome.explanations) == len(methods)
+    query = Query(kind, "the good film" * (not upload), upload=upload, methods=methods, chosen=1)
+    result = answered(models, query)
+    assert len(result.explanations) == len(methods)
     if upload:
         shutil.copyfile(DIGIT, tmp_path / DIGIT.name)
-    same(ran(code(outcome, shelf[kind]), tmp_path, monkeypatch), outcome.explanations)
+    same(ran(code(result, models[kind]), tmp_path, monkeypatch), result.explanations)
 
 
 def test_all_that_was_written_is_in_the_code_where_no_token_was_chosen(tmp_path, monkeypatch):
     explainer = writer()
     monkeypatch.setattr(whence.Explainer, "from_pretrained", lambda _: explainer)
-    shelf = Shelf.of({"writer": explainer})
-    outcome = answered(shelf, Question("writer", "the good film"))
-    same(ran(code(outcome, shelf["writer"]), tmp_path, monkeypatch), list(outcome.generation))
+    models = ModelRegistry.from_explainers({"writer": explainer})
+    result = answered(models, Query("writer", "the good film"))
+    same(ran(code(result, models["writer"]), tmp_path, monkeypatch), list(result.generation))
 
 
 @pytest.mark.parametrize("make", [clip, vilt])
 def test_the_chosen_word_is_in_the_code(make, tmp_path, monkeypatch):
     explainer = make()
     monkeypatch.setattr(whence.Explainer, "from_pretrained", lambda _: explainer)
-    shelf = Shelf.of({"pair": explainer})
+    models = ModelRegistry.from_explainers({"pair": explainer})
     shutil.copyfile(DIGIT, tmp_path / DIGIT.name)
-    outcome = answered(shelf, Question("pair", "a good film", upload=str(DIGIT), chosen=1))
-    assert outcome.word is not None
-    same(ran(code(outcome, shelf["pair"]), tmp_path, monkeypatch), [outcome.word])
+    result = answered(models, Query("pair", "a good film", upload=str(DIGIT), chosen=1))
+    assert result.word_explanation is not None
+    same(ran(code(result, models["pair"]), tmp_path, monkeypatch), [result.word_explanation])

@@ -1,4 +1,4 @@
-"""The web page's interface for programs, and what the server refuses: other doors, other files, too much."""
+"""The web page's JSON API, and the requests that the server refuses: other routes, other files, too much."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ import torch
 import whence
 from tests.support.command_line import run
 from tests.support.visits import DIGIT, Server
-from whence.app.json_api import answering
+from whence.app.json_api import explain_endpoint
 from whence.app.limits import Limits
 from whence.app.log import Log
-from whence.app.model_registry import Shelf
-from whence.app.query import Question
-from whence.app.service import Desk
-from whence.app.upload_cleanup import tidy
+from whence.app.model_registry import ModelRegistry
+from whence.app.query import Query
+from whence.app.service import ExplanationService
+from whence.app.upload_cleanup import remove_oldest
 from whence.models import MODELS
 
 FILE = {"_type": "gradio.FileData"}
@@ -41,13 +41,13 @@ NAMED = (400, "Files are uploaded: neither an address nor a path is taken.")
 
 
 @pytest.fixture(scope="module")
-def shelf():
-    return Shelf.shipped()
+def models():
+    return ModelRegistry.shipped()
 
 
 @pytest.fixture(scope="module")
-def server(shelf):
-    started = Server(shelf, limits=Limits(characters=2000, pixels=1_000_000, upload=200_000))
+def server(models):
+    started = Server(models, limits=Limits(characters=2000, pixels=1_000_000, upload=200_000))
     yield started
     started.stop()
 
@@ -99,11 +99,11 @@ def test_ten_people_at_once(server, tmp_path):
         assert e.prediction_names == ("positive" if "superb" in text else "negative",)
     health = json.loads(server.get("/health"))
     assert (health["serving"], health["waiting"]) == (0, 0)
-    assert health["kept_bytes"] <= server.desk.kept.most
+    assert health["kept_bytes"] <= server.service.cache.max_bytes
 
 
 def test_the_password_is_asked_for():
-    server = Server(Shelf.load([str(MODELS / "sentiment")]), auth=("ann", "s3cret"))
+    server = Server(ModelRegistry.load([str(MODELS / "sentiment")]), auth=("ann", "s3cret"))
     try:
         assert json.loads(server.get("/health"))["status"] == "ok"
         with pytest.raises(urllib.error.HTTPError) as refused:
@@ -141,29 +141,29 @@ def test_the_browser_is_told_to_stay_here(server):
     assert "fonts.googleapis" not in page
 
 
-# -- turns and defects of programs -----------------------------------------------------------------------------------
+# -- the queue and defects of programs---------------------------------------------------------------------------------
 
 
 def asking(host):
     return SimpleNamespace(client=SimpleNamespace(host=host))
 
 
-def test_a_program_that_asks_much_waits_in_one_queue(shelf):
+def test_a_program_that_asks_much_waits_in_one_queue(models):
     """All that comes from one address is one visitor: the person at the page comes after the first of its questions."""
     log = io.StringIO()
-    desk = Desk(shelf, log=Log(log))
-    explain = answering(desk)
+    service = ExplanationService(models, log=Log(log))
+    explain = explain_endpoint(service)
     texts = [f"A film, number {i}." for i in range(3)]
     with ThreadPoolExecutor(4) as pool:
-        with desk.turns.turn("someone"):
+        with service.queue.slot("someone"):
             asked = []
             for text in texts:
                 asked.append(pool.submit(explain, asking("10.0.0.1"), text))
-                while desk.turns.waiting < len(asked):
+                while service.queue.waiting < len(asked):
                     time.sleep(0.001)
-            mine = Question("sentiment", "Mine.")
-            page = desk.start("me", lambda work: desk.answer("me", mine, work))
-            while desk.turns.waiting < 4:
+            mine = Query("sentiment", "Mine.")
+            page = service.start("me", lambda task: service.answer("me", mine, task))
+            while service.queue.waiting < 4:
                 time.sleep(0.001)
         page.result()
         assert all("explanations" in one.result() for one in asked)
@@ -171,15 +171,15 @@ def test_a_program_that_asks_much_waits_in_one_queue(shelf):
     assert order == [len(texts[0]), len("Mine."), len(texts[1]), len(texts[2])]
 
 
-def test_a_defect_is_a_sentence_for_programs_too(shelf, monkeypatch):
+def test_a_defect_is_a_sentence_for_programs_too(models, monkeypatch):
     log = io.StringIO()
-    desk = Desk(shelf, log=Log(log))
+    service = ExplanationService(models, log=Log(log))
 
     def fail(*_):
         raise KeyError(" ".join(["my", "secret"]))
 
-    monkeypatch.setattr(desk, "answer", fail)
-    found = answering(desk)(asking("10.0.0.1"), "A film.")
+    monkeypatch.setattr(service, "answer", fail)
+    found = explain_endpoint(service)(asking("10.0.0.1"), "A film.")
     assert found == {
         "error": "Something went wrong in the server; it was written to its log. Try again, or another method."
     }
@@ -187,7 +187,7 @@ def test_a_defect_is_a_sentence_for_programs_too(shelf, monkeypatch):
     assert "my secret" not in log.getvalue()
 
 
-# -- doors -----------------------------------------------------------------------------------------------------------
+# -- routes ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_a_defect_is_a_sentence_for_programs_too(shelf, monkeypatch):
      "/gradio_api/vibe-code", "/gradio_api/dev/reload", "/gradio_api/deep_link", "/gradio_api/runs", "/docs",
      "/gradio_api/custom_component/x/client/component/y", "/gradio_api/stream/a/b/0/playlist.m3u8", "/nothing"],
 )  # fmt: skip
-def test_doors_that_are_not_needed_are_shut(server, path):
+def test_routes_that_are_not_needed_are_not_served(server, path):
     assert refused(server, "GET", path) == (404, "There is nothing here.")
 
 
@@ -290,9 +290,9 @@ def test_old_uploads_make_room(tmp_path):
         (tmp_path / name).write_bytes(b"x" * 100)
         stamp = time.time() - 1000 + i
         os.utime(tmp_path / name, (stamp, stamp))
-    assert tidy(tmp_path, most=150, keep=tmp_path / "examples") == 100
+    assert remove_oldest(tmp_path, max_bytes=150, exclude=tmp_path / "examples") == 100
     assert sorted(p.name for p in tmp_path.rglob("*.png")) == ["kept.png", "new.png"]
-    assert tidy(tmp_path / "absent") == 0
+    assert remove_oldest(tmp_path / "absent") == 0
 
 
 def test_it_ends_when_it_is_told_though_pages_are_open():
@@ -321,7 +321,7 @@ def test_it_ends_when_it_is_told_though_pages_are_open():
 
 def test_whoever_opens_it_to_others_is_warned(monkeypatch, tmp_path):
     served = []
-    monkeypatch.setattr("whence.app.serve.serve", lambda desk, host, port, known: served.append((host, known)))
+    monkeypatch.setattr("whence.app.serve.serve", lambda service, host, port, known: served.append((host, known)))
     said = run("serve", "--host", "0.0.0.0", "--port", "0").stderr
     assert "can be reached from other machines at 0.0.0.0. Anyone who reaches it can use it: --auth" in said
     (tmp_path / "secret").write_text("s3cret")
