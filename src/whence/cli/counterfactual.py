@@ -7,20 +7,36 @@ from typing import Annotated
 
 import typer
 
+from ..counterfactuals import counterfactual as find_counterfactual
 from ..counterfactuals import save
 from ..counterfactuals.counterfactual import BUDGET
 from ..counterfactuals.counterfactual import counterfactual as flipped
 from ..counterfactuals.result import WRITERS, to_json
-from .inputs import Inputs, read
-from .options import Device, Dtype, Model, Option, Pickle, Remote, Text, Truncate, guarded, load, options_of, target_of
-from .output import check_out
+from .inputs import Inputs, read_inputs
+from .options import (
+    DEFAULT_METHOD,
+    AllowPickle,
+    AsJson,
+    Device,
+    Dtype,
+    MethodOptions,
+    Model,
+    Text,
+    Truncate,
+    TrustRemoteCode,
+    load_explainer,
+    parse_options,
+    parse_target,
+    report_errors,
+)
+from .output import check_output_path
 
 
 def counterfactual(
     inputs: Inputs,
     model: Model,
     method: Annotated[str, typer.Option(help="A name from `whence methods`: its scores say where to begin.")] = (
-        "conservative-lrp"
+        DEFAULT_METHOD
     ),
     target: Annotated[
         str | None, typer.Option("--target", "-t", help="Class that the model shall name instead. Default: any other.")
@@ -39,13 +55,13 @@ def counterfactual(
     out: Annotated[
         Path | None, typer.Option(help="File to write: .html .json .txt, .png for the picture. Default: print.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    option: Option = None,
+    as_json: AsJson = False,
+    option: MethodOptions = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Inputs run together.")] = 16,
     device: Device = None,
     dtype: Dtype = "float32",
-    trust_remote_code: Remote = False,
-    allow_pickle: Pickle = False,
+    trust_remote_code: TrustRemoteCode = False,
+    allow_pickle: AllowPickle = False,
     truncate: Truncate = False,
 ) -> None:
     """Find the smallest set of words, or patches, whose removal or replacement flips the prediction.
@@ -58,18 +74,18 @@ def counterfactual(
 
     `whence counterfactual cat.jpg --model my-vit --target "beagle" --remove mean --out otherwise.html`
     """
-    with guarded():
-        check_out(out, list(WRITERS))
-        explainer = load(model, device, dtype, trust_remote_code, allow_pickle, truncate)
-        filler = (
-            None if replace_with is None else load(replace_with, device, dtype, trust_remote_code, allow_pickle, True)
-        )
+    with report_errors():
+        check_output_path(out, list(WRITERS))
+        explainer = load_explainer(model, device, dtype, trust_remote_code, allow_pickle, truncate)
+        filler = None
+        if replace_with is not None:
+            filler = load_explainer(replace_with, device, dtype, trust_remote_code, allow_pickle, True)
         found = [
-            flipped(
-                explainer, item, method, target_of(target), remove=remove, replace=filler, budget=budget,
-                batch_size=batch_size, **options_of(option),
+            find_counterfactual(
+                explainer, item, method, parse_target(target), remove=remove, replace=filler, budget=budget,
+                batch_size=batch_size, **parse_options(option),
             )
-            for item in read(inputs, explainer, text)
+            for item in read_inputs(inputs, explainer, text)
         ]  # fmt: skip
         if out is not None:
             save(found, out)

@@ -1,4 +1,4 @@
-"""``whence demo``: real sentences and pictures, explained by the models that come with Whence, in one report."""
+"""The report of ``whence demo``: real sentences and images, explained by the models that come with Whence."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ INTRO = [
 ]
 
 
-def report(out: str | Path = "whence-report.html", sentences: int = 4, pictures: int = 3) -> Path:
-    """Write the demo's report.
+def write_report(out: str | Path = "whence-report.html", sentences: int = 4, images: int = 3) -> Path:
+    """Write the report of the demo.
 
     Args:
-        out: where it is written.
+        out: the path of the report.
         sentences: how many sentences are explained.
-        pictures: how many pictures.
+        images: how many images.
 
     Returns:
-        The report's full path.
+        The absolute path of the report.
     """
     shown = Explanations()
     explainer = Explainer.from_pretrained(MODELS / "sentiment")
     texts = (MODELS / "sentiment" / "examples.txt").read_text(encoding="utf-8").splitlines()[:sentences]
     for text in texts:
-        _say(text)
+        _print_progress(text)
         shown += explainer.compare(text, METHODS)
     shown += explainer.compare(texts[0], METHODS[:1], ["positive", "negative"])
     explainer = Explainer.from_pretrained(MODELS / "digits")
-    for path in sorted((MODELS / "digits" / "examples").glob("*.png"))[:pictures]:
-        _say(path.name)
+    for path in sorted((MODELS / "digits" / "examples").glob("*.png"))[:images]:
+        _print_progress(path.name)
         digits = explainer(path).logits[0].topk(2).indices.tolist()
         for method in METHODS[:3]:
             shown += explainer.compare(path, [method], digits)
@@ -53,9 +53,9 @@ def report(out: str | Path = "whence-report.html", sentences: int = 4, pictures:
     return out
 
 
-def _say(what: str) -> None:
-    print(f"Explaining {what}", file=sys.stderr)
+def _print_progress(name: str) -> None:
+    print(f"Explaining {name}", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    print(f"The report is at {report()}")
+    print(f"The report is at {write_report()}")

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ..datasets import load as load_dataset
-from ..errors import InputError
+from ..evaluation import evaluate as run_evaluation
+from ..evaluation import measures as all_measures
 from ..evaluation.curve_plot import save_curves
-from ..evaluation.evaluate import evaluate as measured
-from ..evaluation.measure import list_measures
-from .options import Device, Dtype, Model, Pickle, Remote, guarded, load, target_of
+from .options import (
+    AllowPickle,
+    Columns,
+    DataRoot,
+    Device,
+    Dtype,
+    Model,
+    ResultsDirectory,
+    Split,
+    TrustRemoteCode,
+    announce_resumable,
+    load_explainer,
+    parse_names,
+    parse_pairs,
+    parse_target,
+    report_errors,
+)
 
-LIST = "Names with commas between"
+NAMES = "Names with commas between"
 
 
 def evaluate(
@@ -22,12 +36,12 @@ def evaluate(
     model: Model,
     methods: Annotated[
         list[str] | None,
-        typer.Option(help=f"{LIST}, or several times `label=method:option=value`. Default: all that apply."),
+        typer.Option(help=f"{NAMES}, or several times `label=method:option=value`. Default: all that apply."),
     ] = None,
-    metrics: Annotated[str, typer.Option(help=f"{LIST}, from `whence measures`.")] = "auac,au-mse",
-    out: Annotated[Path | None, typer.Option(help="Directory of the results. Default: print the table only.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Directory of the named datasets. Default: $WHENCE_DATA.")] = None,
-    split: Annotated[str | None, typer.Option(help="Which part of the dataset.")] = None,
+    metrics: Annotated[str, typer.Option(help=f"{NAMES}, from `whence measures`.")] = "auac,au-mse",
+    out: ResultsDirectory = None,
+    data: DataRoot = None,
+    split: Split = None,
     limit: Annotated[int | None, typer.Option(min=1, help="How many samples, drawn by the seed. Default: all.")] = None,
     seed: Annotated[int, typer.Option(help="Of the draw, of ties, of random weights and of the intervals.")] = 0,
     target: Annotated[str, typer.Option(help="Explain the `prediction` or the `label`.")] = "prediction",
@@ -39,14 +53,12 @@ def evaluate(
     label: Annotated[
         list[str] | None, typer.Option("--label", help="dataset's label=model's class, where their names differ.")
     ] = None,
-    column: Annotated[
-        list[str] | None, typer.Option("--column", help="Of a file: text=..., label=..., id=..., if not found by name.")
-    ] = None,
+    column: Columns = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Inputs run together.")] = 16,
     device: Device = None,
     dtype: Dtype = "float32",
-    trust_remote_code: Remote = False,
-    allow_pickle: Pickle = False,
+    trust_remote_code: TrustRemoteCode = False,
+    allow_pickle: AllowPickle = False,
 ) -> None:
     """Measure how far a model's explanations can be trusted, on a dataset.
 
@@ -58,37 +70,19 @@ def evaluate(
 
     `whence evaluate reviews.jsonl --model my-model --metrics comprehensiveness,sufficiency --limit 100`
     """
-    with guarded():
-        explainer = load(model, device, dtype, trust_remote_code, allow_pickle, True)
-        try:
-            found = measured(
-                explainer, load_dataset(dataset, root=data, split=split, **pairs(column)), names(methods),
-                names([metrics]) or (), target=target, baseline=baseline, unit=unit, special=special, limit=limit,
-                seed=seed, labels={k: target_of(v) for k, v in pairs(label).items()}, batch_size=batch_size, out=out,
+    with report_errors():
+        explainer = load_explainer(model, device, dtype, trust_remote_code, allow_pickle, True)
+        with announce_resumable(out, "the same command"):
+            items = load_dataset(dataset, root=data, split=split, **parse_pairs(column))
+            labels = {name: parse_target(value) for name, value in parse_pairs(label).items()}
+            results = run_evaluation(
+                explainer, items, parse_names(methods), parse_names([metrics]) or (), target=target, baseline=baseline,
+                unit=unit, special=special, limit=limit, seed=seed, labels=labels, batch_size=batch_size, out=out,
             )  # fmt: skip
-        except KeyboardInterrupt:
-            if out is not None:
-                typer.echo(f"whence: what is done is in {out}; the same command goes on from there.", err=True)
-            raise
-        typer.echo(found.table())
+        typer.echo(results.table())
         if out is not None:
-            drawn = save_curves(found, out)
-            typer.echo(f"whence: wrote {', '.join(str(path) for path in [out, *drawn])}", err=True)
-
-
-def names(words: list[str] | None) -> list[str] | None:
-    """Names with commas between; what has options is one name, as options have commas of their own."""
-    if words is None:
-        return None
-    return [name.strip() for word in words for name in ([word] if ":" in word else word.split(",")) if name.strip()]
-
-
-def pairs(words: list[str] | None) -> dict[str, str]:
-    """``name=value``, as they are."""
-    for word in words or []:
-        if "=" not in word:
-            raise InputError(f"'{word}' is no pair: write name=value.")
-    return {name: value for name, _, value in (word.partition("=") for word in words or [])}
+            plots = save_curves(results, out)
+            typer.echo(f"whence: wrote {', '.join(str(path) for path in [out, *plots])}", err=True)
 
 
 def measures() -> None:

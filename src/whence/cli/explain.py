@@ -6,42 +6,45 @@ from typing import Annotated, Any
 
 import typer
 
-from ..explainer.long_text import windows as in_windows
+from ..explainer.long_text import windows as explain_in_windows
 from ..explanations.explanation import Explanations
-from .inputs import Inputs, read
-from .options import (  # fmt: skip
+from .inputs import Inputs, read_inputs
+from .options import (
+    DEFAULT_METHOD,
+    AllowPickle,
+    AsJson,
     Device,
     Dtype,
+    Method,
+    MethodOptions,
     Model,
-    Option,
-    Pickle,
-    Remote,
     Target,
     Text,
     Truncate,
-    guarded,
-    load,
-    options_of,
-    target_of,
-    targets_of,
+    TrustRemoteCode,
+    load_explainer,
+    parse_options,
+    parse_target,
+    parse_targets,
+    report_errors,
 )
-from .output import Out, check_out, deliver
+from .output import Out, check_output_path, write_explanations
 
 
 def explain(
     inputs: Inputs,
     model: Model,
-    method: Annotated[str, typer.Option(help="A name from `whence methods`.")] = "conservative-lrp",
+    method: Method = DEFAULT_METHOD,
     target: Target = None,
     text: Text = None,
     out: Out = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    option: Option = None,
+    as_json: AsJson = False,
+    option: MethodOptions = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Inputs explained together.")] = 8,
     device: Device = None,
     dtype: Dtype = "float32",
-    trust_remote_code: Remote = False,
-    allow_pickle: Pickle = False,
+    trust_remote_code: TrustRemoteCode = False,
+    allow_pickle: AllowPickle = False,
     truncate: Truncate = False,
     windows: Annotated[bool, typer.Option("--windows", help="Read texts that are too long in windows.")] = False,
 ) -> None:
@@ -55,16 +58,16 @@ def explain(
 
     `cat reviews.txt | whence explain - --model my-model --out reviews.json`
     """
-    with guarded():
-        check_out(out)
-        explainer = load(model, device, dtype, trust_remote_code, allow_pickle, truncate)
-        items = read(inputs, explainer, text)
-        asked: dict[str, Any] = {"target": target_of(target), "batch_size": batch_size, **options_of(option)}
+    with report_errors():
+        check_output_path(out)
+        explainer = load_explainer(model, device, dtype, trust_remote_code, allow_pickle, truncate)
+        items = read_inputs(inputs, explainer, text)
+        options: dict[str, Any] = {"target": parse_target(target), "batch_size": batch_size, **parse_options(option)}
         if windows:
-            found = Explanations(in_windows(explainer, item, method, **asked) for item in items)
+            explanations = Explanations(explain_in_windows(explainer, item, method, **options) for item in items)
         else:
-            found = explainer(items, method, **asked)
-        deliver(found, out, as_json)
+            explanations = explainer(items, method, **options)
+        write_explanations(explanations, out, as_json)
 
 
 def compare(
@@ -74,11 +77,11 @@ def compare(
     targets: Annotated[str | None, typer.Option(help="Classes with commas between. Default: the prediction.")] = None,
     text: Text = None,
     out: Out = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
     device: Device = None,
     dtype: Dtype = "float32",
-    trust_remote_code: Remote = False,
-    allow_pickle: Pickle = False,
+    trust_remote_code: TrustRemoteCode = False,
+    allow_pickle: AllowPickle = False,
     truncate: Truncate = False,
 ) -> None:
     """Show several methods, or several targets, side by side.
@@ -87,11 +90,11 @@ def compare(
 
     `whence compare cat-and-dog.jpg --model my-vit --targets "tabby cat,beagle" --out report.html`
     """
-    with guarded():
-        check_out(out)
-        explainer = load(model, device, dtype, trust_remote_code, allow_pickle, truncate)
+    with report_errors():
+        check_output_path(out)
+        explainer = load_explainer(model, device, dtype, trust_remote_code, allow_pickle, truncate)
         names = None if methods is None else [m.strip() for m in methods.split(",")]
-        found = Explanations()
-        for item in read(inputs, explainer, text):
-            found += explainer.compare(item, names, targets_of(targets))
-        deliver(found, out, as_json)
+        explanations = Explanations()
+        for item in read_inputs(inputs, explainer, text):
+            explanations += explainer.compare(item, names, parse_targets(targets))
+        write_explanations(explanations, out, as_json)

@@ -1,4 +1,4 @@
-"""Inputs from the command line: texts, files, patterns, stdin."""
+"""Inputs of the command line: texts, files, glob patterns, stdin."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .._utils.atomic_files import is_file
 from ..errors import InputError
 from ..explainer.explainer import Explainer
 
-GLOB = "*?["
+GLOB_CHARACTERS = "*?["
 Inputs = Annotated[
     list[str],
     typer.Argument(
@@ -24,38 +24,38 @@ Inputs = Annotated[
 ]
 
 
-def read(words: list[str], explainer: Explainer, text: str | None = None) -> list[Any]:
-    """Inputs from the command line's words: stdin, patterns and files resolved."""
-    out: list[Any] = []
+def read_inputs(words: list[str], explainer: Explainer, text: str | None = None) -> list[Any]:
+    """Return the inputs that the arguments name, with stdin, glob patterns and text files read."""
+    items: list[Any] = []
     for word in words:
         if word == "-":
-            out += _lines()
+            items += _read_stdin()
             continue
-        found = sorted(glob.glob(word)) if any(c in word for c in GLOB) and not is_file(word) else []
+        paths = sorted(glob.glob(word)) if any(c in word for c in GLOB_CHARACTERS) and not is_file(word) else []
         if explainer.modality == "text":
-            out += [_text(name) for name in found or [word]]
-        elif found or not any(c in word for c in GLOB) or is_file(word):
-            out += found or [word]
+            items += [_read_text(name) for name in paths or [word]]
+        elif paths or not any(c in word for c in GLOB_CHARACTERS) or is_file(word):
+            items += paths or [word]
         else:
             raise InputError(f"No file fits the pattern '{word}'.")
-    if not out:
+    if not items:
         raise InputError("There is no input: give texts or files, or pipe them in with `-`.")
     if text is not None:
-        out = [(item, text) for item in out]
+        items = [(item, text) for item in items]
     if explainer.modality == "series":
-        return [_table(item) for item in out]
-    return out
+        return [_read_table(item) for item in items]
+    return items
 
 
-def _lines() -> list[str]:
+def _read_stdin() -> list[str]:
     try:
         return [line.rstrip("\r\n") for line in sys.stdin if line.strip()]
     except UnicodeDecodeError as error:
         raise InputError(f"What came through stdin is no text: {error}.") from error
 
 
-def _text(word: str) -> str:
-    """A text, or the text in the file of that name."""
+def _read_text(word: str) -> str:
+    """Return the text of the file of that name, or the word itself if there is none."""
     if not is_file(word):
         return word
     typer.echo(f"whence: reading the file {word}.", err=True)
@@ -65,7 +65,7 @@ def _text(word: str) -> str:
         raise InputError(f"'{word}' is no text that can be read: {error}.") from error
 
 
-def _table(path: str) -> Any:
+def _read_table(path: str) -> Any:
     import numpy as np
 
     try:

@@ -10,12 +10,12 @@ from typing import Annotated
 
 import typer
 
-from ..evaluation.model_check import check as look
-from ..methods.registry import list_methods as all_methods
-from .demo import report
-from .inputs import read
-from .options import Device, Dtype, Model, Pickle, Remote, Text, guarded, load
-from .output import check_out
+from ..evaluation.model_check import check as check_model
+from ..methods import methods as all_methods
+from .demo import write_report
+from .inputs import read_inputs
+from .options import AllowPickle, AsJson, Device, Dtype, Model, Text, TrustRemoteCode, load_explainer, report_errors
+from .output import check_output_path
 
 PATENT = (
     "LRP: yes marks forms of layer-wise relevance propagation. Its inventors call LRP patented, free of charge for "
@@ -29,19 +29,19 @@ def check(
     text: Text = None,
     device: Device = None,
     dtype: Dtype = "float32",
-    trust_remote_code: Remote = False,
-    allow_pickle: Pickle = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    trust_remote_code: TrustRemoteCode = False,
+    allow_pickle: AllowPickle = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say whether explanations of a model can be trusted (yes, with care, no), and why not; with --input, on trial."""
-    with guarded():
-        explainer = load(model, device, dtype, trust_remote_code, allow_pickle, True)
-        given = None if input is None else read([input], explainer, text)[0]
-        found = look(explainer, given)
-        typer.echo(json.dumps(found.record(), indent=2) if as_json else str(found))
+    with report_errors():
+        explainer = load_explainer(model, device, dtype, trust_remote_code, allow_pickle, True)
+        sample = None if input is None else read_inputs([input], explainer, text)[0]
+        verdict = check_model(explainer, sample)
+        typer.echo(json.dumps(verdict.record(), indent=2) if as_json else str(verdict))
 
 
-def methods(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def methods(as_json: AsJson = False) -> None:
     """List the methods: what each is, costs and needs, and its paper; with --json its options too."""
     if as_json:
         typer.echo(json.dumps(all_methods().rows(), indent=2, default=str))
@@ -55,9 +55,9 @@ def demo(
     open_it: Annotated[bool, typer.Option("--open/--no-open", help="Open the report in a browser.")] = True,
 ) -> None:
     """Explain real sentences and pictures with the models that come with Whence, and write a report."""
-    with guarded():
-        check_out(out)
-        path = report(out)
+    with report_errors():
+        check_output_path(out)
+        path = write_report(out)
         typer.echo(str(path))
         if open_it and sys.stdout.isatty():
             typer.launch(str(path))

@@ -10,21 +10,34 @@ import typer
 
 from ..errors import InputError
 from ..explainer.explainer import Explainer
-from ..localisation import Coco, Region, finds_objects
-from ..localisation.locate import locate as located
-from ..localisation.segment import segment
+from ..localisation import Coco, Region, finds_objects, segment
+from ..localisation import locate as locate_region
 from ..results.input_origin import ImageOrigin
-from .inputs import read
-from .options import Device, Dtype, Model, Option, Pickle, Remote, Target, Text, guarded, load, options_of, target_of
-from .output import check_out
+from .inputs import read_inputs
+from .options import (
+    AllowPickle,
+    Device,
+    Dtype,
+    Method,
+    MethodOptions,
+    Model,
+    Target,
+    Text,
+    TrustRemoteCode,
+    load_explainer,
+    parse_options,
+    parse_target,
+    report_errors,
+)
+from .output import check_output_path
 
-BOOK = "coco.json"
+COCO_FILE = "coco.json"
 
 
 def locate(
     inputs: Annotated[list[str], typer.Argument(metavar="IMAGE...", help="Pictures; patterns are expanded.")],
     model: Model,
-    method: Annotated[str, typer.Option(help="A name from `whence methods`.")] = "generic-attention",
+    method: Method = "generic-attention",
     target: Target = None,
     threshold: Annotated[
         str | None,
@@ -36,14 +49,14 @@ def locate(
     text: Text = None,
     out: Annotated[
         Path | None,
-        typer.Option(help=f"A directory for masks (.png) and {BOOK}, or a .json file alone. Default: print."),
+        typer.Option(help=f"A directory for masks (.png) and {COCO_FILE}, or a .json file alone. Default: print."),
     ] = None,
-    option: Option = None,
+    option: MethodOptions = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Pictures explained together.")] = 8,
     device: Device = None,
     dtype: Dtype = "float32",
-    trust_remote_code: Remote = False,
-    allow_pickle: Pickle = False,
+    trust_remote_code: TrustRemoteCode = False,
+    allow_pickle: AllowPickle = False,
 ) -> None:
     """Say where in each picture a class is, or each object that a detector finds: masks and boxes.
 
@@ -53,44 +66,47 @@ def locate(
 
     `whence locate 'street/*.jpg' --model facebook/detr-resnet-50 --out objects.json`
     """
-    with guarded():
-        writer, cutting = Writer(out), {"largest": largest, **_threshold(threshold)}
-        explainer = load(model, device, dtype, trust_remote_code, allow_pickle, True)
-        items, wanted, options = read(inputs, explainer, text), target_of(target), options_of(option)
+    with report_errors():
+        writer = RegionWriter(out)
+        masking = {"largest": largest, **_parse_threshold(threshold)}
+        explainer = load_explainer(model, device, dtype, trust_remote_code, allow_pickle, True)
+        items = read_inputs(inputs, explainer, text)
+        target_class = parse_target(target)
+        options = parse_options(option)
         if finds_objects(explainer, items[0]):
             for item in items:
                 regions = segment(
-                    explainer, item, method, target=wanted, confidence=confidence, cut=cut, **cutting, **options
+                    explainer, item, method, target=target_class, confidence=confidence, cut=cut, **masking, **options
                 )
                 writer.add(item, regions, explainer)
         else:
-            explained = explainer.stream(items, method, wanted, batch_size=batch_size, **options)
-            for item, e in zip(items, explained, strict=True):
-                writer.add(item, located(e, **cutting), explainer)
+            explanations = explainer.stream(items, method, target_class, batch_size=batch_size, **options)
+            for item, e in zip(items, explanations, strict=True):
+                writer.add(item, locate_region(e, **masking), explainer)
         writer.finish()
 
 
-class Writer:
-    """Where regions go: told on stdout, and written to a directory or a file.
+class RegionWriter:
+    """Output of regions: printed, and written to a directory or a file.
 
     Args:
-        out: a directory, or a ``.json`` file; ``None``: nothing is written.
+        out: a directory, or a ``.json`` file; ``None`` to print only.
     """
 
     def __init__(self, out: Path | None) -> None:
-        alone = out is None or out.suffix.lower() == ".json"
-        if out is not None and not alone and out.suffix and not out.is_dir():
+        json_only = out is None or out.suffix.lower() == ".json"
+        if out is not None and not json_only and out.suffix and not out.is_dir():
             raise InputError(f"'{out.name}' is neither a directory nor a .json file: masks go to a directory.")
-        self.folder = None if alone else out
-        self.path = out if out is None or alone else out / BOOK
-        check_out(self.path)
-        self.book = Coco()
-        self.masks = Counter[str]()  # of each name
+        self.folder = None if json_only else out
+        self.path = out if out is None or json_only else out / COCO_FILE
+        check_output_path(self.path)
+        self.annotations = Coco()
+        self.masks = Counter[str]()  # how many, by the name of the image
 
     def add(self, item: Any, regions: list[Region], explainer: Explainer) -> None:
-        """The regions of one picture."""
+        """Print and write the regions of one image."""
         name = str(item[0] if isinstance(item, tuple) else item)
-        self.book.add(name, regions, None if regions else _size(explainer, item))
+        self.annotations.add(name, regions, None if regions else _image_size(explainer, item))
         if not regions:
             typer.echo(f"whence: nothing was found in {name}.", err=True)
         for region in regions:
@@ -104,17 +120,17 @@ class Writer:
     def finish(self) -> None:
         """Write the COCO file."""
         if self.path is not None:
-            typer.echo(f"whence: wrote {self.book.save(self.path)}", err=True)
+            typer.echo(f"whence: wrote {self.annotations.save(self.path)}", err=True)
 
 
-def _size(explainer: Explainer, item: Any) -> tuple[int, int]:
-    """Height and width of a picture."""
+def _image_size(explainer: Explainer, item: Any) -> tuple[int, int]:
+    """Return the height and width of an image."""
     origin = next(o for o in explainer.read(item).origins.values() if isinstance(o, ImageOrigin))
     return origin.image.shape[0], origin.image.shape[1]
 
 
-def _threshold(word: str | None) -> dict[str, Any]:
-    """The threshold, if one is given."""
+def _parse_threshold(word: str | None) -> dict[str, Any]:
+    """Return the threshold as an argument, if one is given."""
     if word is None:
         return {}
     try:

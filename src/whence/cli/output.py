@@ -1,4 +1,4 @@
-"""Where explanations go: a file, or stdout."""
+"""Output of explanations, to a file or to stdout."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Out = Annotated[
 ]
 
 
-def deliver(explanations: Explanations | Generation, out: Path | None, as_json: bool) -> None:
-    """To the file, or to stdout."""
+def write_explanations(explanations: Explanations | Generation, out: Path | None, as_json: bool) -> None:
+    """Write explanations to a file, or print them."""
     if out is not None:
         explanations.save(out)
         typer.echo(f"whence: wrote {out}", err=True)
@@ -30,8 +30,8 @@ def deliver(explanations: Explanations | Generation, out: Path | None, as_json: 
         explanations.show()
 
 
-def check_out(out: Path | None, known: Sequence[str] = (*DRAWN, *WRITERS)) -> None:
-    """Say before the work is done that its result could not be written, or that its ending is not known."""
+def check_output_path(out: Path | None, known: Sequence[str] = (*DRAWN, *WRITERS)) -> None:
+    """Raise, before the work begins, if its result could not be written or its file type is not known."""
     if out is None:
         return
     if out.suffix.lower() not in known:

@@ -11,23 +11,29 @@ from typing import Annotated, Any
 import typer
 
 from .._utils.atomic_files import is_file
-from ..bias_probe.probe import probe as probed
+from ..bias_probe.probe import probe as run_probe
 from ..datasets import load as load_dataset
 from ..errors import InputError
-from .evaluate import pairs
 from .options import (
+    DEFAULT_METHOD,
+    AllowPickle,
+    Columns,
+    DataRoot,
     Device,
     Dtype,
+    Method,
+    MethodOptions,
     Model,
-    Option,
-    Pickle,
-    Remote,
+    ResultsDirectory,
+    Split,
     Target,
     Truncate,
-    guarded,
-    load,
-    options_of,
-    target_of,
+    TrustRemoteCode,
+    load_explainer,
+    parse_options,
+    parse_pairs,
+    parse_target,
+    report_errors,
 )
 
 
@@ -52,21 +58,19 @@ def probe(
         ),
     ] = None,
     target: Target = None,
-    method: Annotated[str, typer.Option(help="A name from `whence methods`.")] = "conservative-lrp",
-    option: Option = None,
-    out: Annotated[Path | None, typer.Option(help="Directory of the results. Default: print the table only.")] = None,
+    method: Method = DEFAULT_METHOD,
+    option: MethodOptions = None,
+    out: ResultsDirectory = None,
     limit: Annotated[int | None, typer.Option(min=1, help="How many templates, the first ones. Default: all.")] = None,
     min_count: Annotated[int, typer.Option(min=1, help="With fewer templates results are marked.")] = 5,
-    data: Annotated[Path | None, typer.Option(help="Directory of the named datasets. Default: $WHENCE_DATA.")] = None,
-    split: Annotated[str | None, typer.Option(help="Which part of the dataset.")] = None,
-    column: Annotated[
-        list[str] | None, typer.Option("--column", help="Of a file: text=..., label=..., id=..., if not found by name.")
-    ] = None,
+    data: DataRoot = None,
+    split: Split = None,
+    column: Columns = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Texts explained together.")] = 16,
     device: Device = None,
     dtype: Dtype = "float32",
-    trust_remote_code: Remote = False,
-    allow_pickle: Pickle = False,
+    trust_remote_code: TrustRemoteCode = False,
+    allow_pickle: AllowPickle = False,
     truncate: Truncate = False,
 ) -> None:
     """Swap names or terms in texts, and say how the prediction and its explanation change.
@@ -77,51 +81,53 @@ def probe(
 
     `whence probe sst2 --data datasets --split train --model my-model --terms names.txt --out names`
     """
-    with guarded():
-        groups = terms_of(terms)
-
-        def opened(word: str) -> Iterable[Any]:
-            if slot in word and not is_file(word):
-                return [word]
-            return load_dataset(word, root=data, split=split, **pairs(column))
-
-        texts = [opened(word) for word in templates]
-        explainer = load(model, device, dtype, trust_remote_code, allow_pickle, truncate)
-        found = probed(
-            explainer, chain.from_iterable(texts), groups, target_of(target), method, slot=slot, neutral=neutral,
-            limit=limit, min_count=min_count, batch_size=batch_size, **options_of(option),
+    with report_errors():
+        groups = parse_terms(terms)
+        texts = [_read_templates(word, slot, data, split, column) for word in templates]
+        explainer = load_explainer(model, device, dtype, trust_remote_code, allow_pickle, truncate)
+        result = run_probe(
+            explainer, chain.from_iterable(texts), groups, parse_target(target), method, slot=slot, neutral=neutral,
+            limit=limit, min_count=min_count, batch_size=batch_size, **parse_options(option),
         )  # fmt: skip
-        typer.echo(found.table())
+        typer.echo(result.table())
         if out is not None:
-            written = found.save(out)
+            written = result.save(out)
             typer.echo(f"whence: wrote {', '.join(map(str, written))}", err=True)
 
 
-def terms_of(words: Sequence[str]) -> dict[str, list[str]]:
-    """Terms by group: ``group=a,b``, or ``a,b``, each a group of its own; as they are, or in files."""
-    out: dict[str, list[str]] = {}
+def _read_templates(
+    word: str, slot: str, data: Path | None, split: str | None, column: list[str] | None
+) -> Iterable[Any]:
+    """Return a template, or the texts of a file or dataset."""
+    if slot in word and not is_file(word):
+        return [word]
+    return load_dataset(word, root=data, split=split, **parse_pairs(column))
+
+
+def parse_terms(words: Sequence[str]) -> dict[str, list[str]]:
+    """Return terms by group, from words or files: ``group=a,b``, or ``a,b`` where each term is its own group."""
+    groups: dict[str, list[str]] = {}
     for word in words:
-        for group, own in _listed(Path(word)) if is_file(word) else [_entry(word)]:
-            for term in own:
-                out.setdefault(group or term, []).append(term)
-    return out
+        for group, terms in _read_terms(Path(word)) if is_file(word) else [_parse_group(word)]:
+            for term in terms:
+                groups.setdefault(group or term, []).append(term)
+    return groups
 
 
-def _entry(line: str) -> tuple[str, list[str]]:
-    group, _, listed = line.rpartition("=")
-    return group.strip(), [term.strip() for term in listed.split(",") if term.strip()]
+def _parse_group(line: str) -> tuple[str, list[str]]:
+    group, _, terms = line.rpartition("=")
+    return group.strip(), [term.strip() for term in terms.split(",") if term.strip()]
 
 
-def _listed(path: Path) -> list[tuple[str, list[str]]]:
-    """The groups of a file: an entry a line, or JSON, an object of lists or one list."""
+def _read_terms(path: Path) -> list[tuple[str, list[str]]]:
+    """Return the groups of a file: one per line, or JSON with an object of lists or one list."""
     try:
         content = path.read_text(encoding="utf-8")
         if path.suffix.lower() != ".json":
-            return [_entry(line) for line in content.splitlines()]
-        found = json.loads(content)
-        return [
-            (name, list(map(str, own))) for name, own in (found if isinstance(found, dict) else {"": found}).items()
-        ]
+            return [_parse_group(line) for line in content.splitlines()]
+        parsed = json.loads(content)
+        groups = parsed if isinstance(parsed, dict) else {"": parsed}
+        return [(name, list(map(str, terms))) for name, terms in groups.items()]
     except (OSError, ValueError, TypeError) as error:
         raise InputError(
             f"'{path}' has no terms that can be read ({error}): write group=a,b,c a line, or JSON of groups and terms."

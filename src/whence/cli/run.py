@@ -8,22 +8,29 @@ from typing import Annotated
 import typer
 
 from ..inputs.pretrained import quiet
-from ..jobs import run as explained
-from ..jobs import summarize as summed
-from .evaluate import names, pairs
+from ..jobs import Job, Summary
+from ..jobs import run as run_job
+from ..jobs import summarize as summarize_job
 from .options import (
-    FAILED,
+    DEFAULT_METHOD,
+    EXIT_FAILED,
+    AllowPickle,
+    Columns,
+    DataRoot,
     Device,
     Dtype,
+    MethodOptions,
     Model,
-    Option,
-    Pickle,
-    Remote,
+    Split,
     Target,
     Truncate,
-    guarded,
-    options_of,
-    target_of,
+    TrustRemoteCode,
+    announce_resumable,
+    parse_names,
+    parse_options,
+    parse_pairs,
+    parse_target,
+    report_errors,
 )
 
 
@@ -36,7 +43,7 @@ def run(
         typer.Option(help="A name from `whence methods`; several with commas. Default: conservative-lrp."),
     ] = None,
     target: Target = None,
-    option: Option = None,
+    option: MethodOptions = None,
     engine: Annotated[str, typer.Option(help="`local`: processes on this machine; or `ray`.")] = "local",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with what the directory holds.")] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes, each with the model. Default: cores.")] = None,
@@ -48,16 +55,14 @@ def run(
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first samples.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Inputs explained together, at most.")] = 32,
     shard_size: Annotated[int, typer.Option(min=1, help="Samples in one file.")] = 512,
-    data: Annotated[Path | None, typer.Option(help="Directory of the named datasets. Default: $WHENCE_DATA.")] = None,
-    split: Annotated[str | None, typer.Option(help="Which part of the dataset.")] = None,
-    column: Annotated[
-        list[str] | None, typer.Option("--column", help="Of a file: text=..., label=..., id=..., if not found by name.")
-    ] = None,
+    data: DataRoot = None,
+    split: Split = None,
+    column: Columns = None,
     allow_failures: Annotated[bool, typer.Option("--allow-failures", help="End with 0 although rows failed.")] = False,
     device: Device = None,
     dtype: Dtype = "float32",
-    trust_remote_code: Remote = False,
-    allow_pickle: Pickle = False,
+    trust_remote_code: TrustRemoteCode = False,
+    allow_pickle: AllowPickle = False,
     truncate: Truncate = False,
 ) -> None:
     """Explain every sample of a dataset, into parquet files; stopped in whatever way, it goes on with --resume.
@@ -70,30 +75,30 @@ def run(
 
     `whence run sst2 --data datasets --model my-model --out why --engine ray --address auto`
     """  # fmt: skip
-    with guarded():
+    with report_errors():
         quiet()
-        try:
-            job = explained(
-                dataset, model, names(method) or "conservative-lrp", out, target=target_of(target),
-                options=options_of(option), engine=engine, workers=workers, address=address, cpus=cpus, gpus=gpus,
+        with announce_resumable(out, "the same command with --resume"):
+            job = run_job(
+                dataset, model, parse_names(method) or DEFAULT_METHOD, out, target=parse_target(target),
+                options=parse_options(option), engine=engine, workers=workers, address=address, cpus=cpus, gpus=gpus,
                 resume=resume, limit=limit, batch_size=batch_size, shard_size=shard_size, root=data, split=split,
-                columns=pairs(column), device=device, dtype=dtype, trust_remote_code=trust_remote_code,
+                columns=parse_pairs(column), device=device, dtype=dtype, trust_remote_code=trust_remote_code,
                 allow_pickle=allow_pickle, truncate=truncate,
             )  # fmt: skip
-        except KeyboardInterrupt:
-            typer.echo(
-                f"whence: what is done is in {out}; the same command with --resume goes on from there.", err=True
-            )
-            raise
-        for message, times in job.warned.most_common():
-            typer.echo(f"whence: {message} ({times} times)", err=True)
-        rate = f" ({job.new / job.seconds:.3g} a second)" if job.new else ""
-        typer.echo(f"whence: {job.samples:,} samples in {out}, {job.failed:,} rows failed{rate}.", err=True)
-        if job.failed and not allow_failures:
-            typer.echo(
-                "whence: their reasons are in the column 'error'; --allow-failures ends with 0 all the same.", err=True
-            )
-            raise typer.Exit(FAILED)
+        _print_job(job, out, allow_failures)
+
+
+def _print_job(job: Job, out: Path, allow_failures: bool) -> None:
+    """Print what a job did; exit with an error if rows failed and that is not allowed."""
+    for message, times in job.warned.most_common():
+        typer.echo(f"whence: {message} ({times} times)", err=True)
+    rate = f" ({job.new / job.seconds:.3g} a second)" if job.new else ""
+    typer.echo(f"whence: {job.samples:,} samples in {out}, {job.failed:,} rows failed{rate}.", err=True)
+    if job.failed and not allow_failures:
+        typer.echo(
+            "whence: their reasons are in the column 'error'; --allow-failures ends with 0 all the same.", err=True
+        )
+        raise typer.Exit(EXIT_FAILED)
 
 
 def summarize(
@@ -109,15 +114,20 @@ def summarize(
 
     `whence summarize why`
     """
-    with guarded():
-        found = summed(directory, min_count)
-        for group in found.groups():
-            method, name = group
+    with report_errors():
+        summary = summarize_job(directory, min_count)
+        for group in summary.groups():
             for against in (False, True):
-                rows = found.top(group, top, against)
-                if rows:
-                    typer.echo(f"{'against' if against else 'for'} {name} ({method})")
-                for row in rows:
-                    told = f"{row['mean']:+.3g} ({row['low']:+.3g} to {row['high']:+.3g})"
-                    typer.echo(f"  {row['word']:<20} {told:<32} {row['count']:,} samples")
+                _print_top_words(summary, group, top, against)
         typer.echo(f"whence: wrote {directory / 'summary' / 'report.html'}", err=True)
+
+
+def _print_top_words(summary: Summary, group: tuple[str, str], top: int, against: bool) -> None:
+    """Print the words with the most relevance for a class, or against it, with their intervals."""
+    method, name = group
+    rows = summary.top(group, top, against)
+    if rows:
+        typer.echo(f"{'against' if against else 'for'} {name} ({method})")
+    for row in rows:
+        interval = f"{row['mean']:+.3g} ({row['low']:+.3g} to {row['high']:+.3g})"
+        typer.echo(f"  {row['word']:<20} {interval:<32} {row['count']:,} samples")

@@ -10,16 +10,16 @@ import typer
 from .._utils.optional_imports import need
 from ..errors import InputError
 from ..inputs.pretrained import quiet
-from .options import Device, Dtype, Pickle, Remote, guarded, precision_of
+from .options import AllowPickle, Device, Dtype, TrustRemoteCode, parse_dtype, report_errors
 
-Models = Annotated[
+ServedModels = Annotated[
     list[str] | None,
     typer.Option("--model", "-m", help="A directory or hub id; several may be given. Default: the shipped models."),
 ]
 
 
 def serve(
-    model: Models = None,
+    model: ServedModels = None,
     host: Annotated[
         str, typer.Option(help="Address to listen at; others than 127.0.0.1 are seen by others.")
     ] = "127.0.0.1",
@@ -33,8 +33,8 @@ def serve(
     log_inputs: Annotated[bool, typer.Option("--log-inputs", help="Write visitors' texts to the log, too.")] = False,
     device: Device = None,
     dtype: Dtype = "float32",
-    trust_remote_code: Remote = False,
-    allow_pickle: Pickle = False,
+    trust_remote_code: TrustRemoteCode = False,
+    allow_pickle: AllowPickle = False,
 ) -> None:
     """Open a page on which anyone can ask a model why.
 
@@ -44,26 +44,30 @@ def serve(
 
     `whence serve --model my-classifier --model google/vit-base-patch16-224 --port 8000`
     """
-    with guarded():
+    with report_errors():
         need("gradio", "the web page", "app")
+        need("cachetools", "the web page", "app")
         from ..app.limits import Limits
         from ..app.log import Log
         from ..app.model_registry import ModelRegistry
         from ..app.request_filter import is_loopback
         from ..app.serve import credentials
-        from ..app.serve import serve as run
+        from ..app.serve import serve as run_server
         from ..app.service import ExplanationService
 
-        known = None if auth is None else credentials(auth)
+        user_and_password = None if auth is None else credentials(auth)
         if not is_loopback(host):
-            said = "" if known else " Anyone who reaches it can use it: --auth asks for a password."
-            typer.echo(f"whence: the page can be reached from other machines at {host}.{said}", err=True)
-        port = _free(host, port)
+            advice = "" if user_and_password else " Anyone who reaches it can use it: --auth asks for a password."
+            typer.echo(f"whence: the page can be reached from other machines at {host}.{advice}", err=True)
+        port = _check_port(host, port)
         quiet()
         if model:
-            dtyped = precision_of(dtype)
             models = ModelRegistry.load(
-                model, device=device, dtype=dtyped, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle
+                model,
+                device=device,
+                dtype=parse_dtype(dtype),
+                trust_remote_code=trust_remote_code,
+                allow_pickle=allow_pickle,
             )
         else:
             models = ModelRegistry.shipped()
@@ -71,11 +75,12 @@ def serve(
         typer.echo(
             f"whence: open http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port} (Ctrl-C ends it)", err=True
         )
-        run(ExplanationService(models, limits, Log(inputs=log_inputs), places), host, port, known)
+        service = ExplanationService(models, limits, Log(inputs=log_inputs), slots=places)
+        run_server(service, host, port, user_and_password)
 
 
-def _free(host: str, port: int) -> int:
-    """The port, if it can be had; 0: one that is free."""
+def _check_port(host: str, port: int) -> int:
+    """Return the port, or a free one for 0; raise if the server cannot listen there."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

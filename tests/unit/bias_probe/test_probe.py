@@ -24,8 +24,8 @@ from tests.support.processors import bert, bert_config, small, wordpiece
 from tools.docgen.snippets import same
 from whence.bias_probe.probe import ERROR, MEASURES, _read, interval, probe
 from whence.bias_probe.templates import Template, templates_of
+from whence.cli.probe import parse_terms
 from whence.cli.probe import probe as command
-from whence.cli.probe import terms_of
 from whence.datasets import Item
 from whence.models import MODELS
 
@@ -463,11 +463,15 @@ def test_terms_are_read_from_words_and_files(tmp_path):
     (tmp_path / "a.txt").write_text("women=Anna, Emma\n\nmen = John,Paul\nKim\n")
     (tmp_path / "a.json").write_text('{"women": ["Anna", "Emma"], "men": ["John"]}')
     (tmp_path / "b.json").write_text('["Anna", "Mary, Queen"]')
-    assert terms_of(["a, b,c"]) == {"a": ["a"], "b": ["b"], "c": ["c"]}
-    assert terms_of(["x=a,b", "y=c", "x=d"]) == {"x": ["a", "b", "d"], "y": ["c"]}
-    assert terms_of([str(tmp_path / "a.txt")]) == {"women": ["Anna", "Emma"], "men": ["John", "Paul"], "Kim": ["Kim"]}
-    assert terms_of([str(tmp_path / "a.json")]) == {"women": ["Anna", "Emma"], "men": ["John"]}
-    assert terms_of([str(tmp_path / "b.json")]) == {"Anna": ["Anna"], "Mary, Queen": ["Mary, Queen"]}
+    assert parse_terms(["a, b,c"]) == {"a": ["a"], "b": ["b"], "c": ["c"]}
+    assert parse_terms(["x=a,b", "y=c", "x=d"]) == {"x": ["a", "b", "d"], "y": ["c"]}
+    assert parse_terms([str(tmp_path / "a.txt")]) == {
+        "women": ["Anna", "Emma"],
+        "men": ["John", "Paul"],
+        "Kim": ["Kim"],
+    }
+    assert parse_terms([str(tmp_path / "a.json")]) == {"women": ["Anna", "Emma"], "men": ["John"]}
+    assert parse_terms([str(tmp_path / "b.json")]) == {"Anna": ["Anna"], "Mary, Queen": ["Mary, Queen"]}
 
 
 def test_the_command_prints_the_table_and_writes_the_rest(explainer, tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from PIL import Image
 
 import whence
 from tests.support.helpers import shared
-from whence.cli.demo import METHODS, report
+from whence.cli.demo import METHODS, write_report
 from whence.models import MODELS
 
 PICTURES = sorted((MODELS / "digits" / "examples").glob("*.png"))
@@ -28,7 +28,7 @@ def digits():
 
 
 def test_the_report_is_one_page_with_methods_and_classes_side_by_side(tmp_path):
-    path = report(tmp_path / "new" / "report.html")
+    path = write_report(tmp_path / "new" / "report.html")
     html = path.read_text(encoding="utf-8")
     assert path.is_absolute()
     assert [p.name for p in path.parent.iterdir()] == ["report.html"]
