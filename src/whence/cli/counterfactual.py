@@ -12,31 +12,18 @@ from ..counterfactuals import save
 from ..counterfactuals.counterfactual import BUDGET
 from ..counterfactuals.counterfactual import counterfactual as flipped
 from ..counterfactuals.result import WRITERS, to_json
+from . import options
+from .exit_codes import report_errors
 from .inputs import Inputs, read_inputs
-from .options import (
-    DEFAULT_METHOD,
-    AllowPickle,
-    AsJson,
-    Device,
-    Dtype,
-    MethodOptions,
-    Model,
-    Text,
-    Truncate,
-    TrustRemoteCode,
-    load_explainer,
-    parse_options,
-    parse_target,
-    report_errors,
-)
 from .output import check_output_path
+from .parsing import parse_options, parse_target
 
 
 def counterfactual(
     inputs: Inputs,
-    model: Model,
+    model: options.Model,
     method: Annotated[str, typer.Option(help="A name from `whence methods`: its scores say where to begin.")] = (
-        DEFAULT_METHOD
+        options.DEFAULT_METHOD
     ),
     target: Annotated[
         str | None, typer.Option("--target", "-t", help="Class that the model shall name instead. Default: any other.")
@@ -51,18 +38,18 @@ def counterfactual(
         str | None, typer.Option(help="A masked language model: words are exchanged for words that it proposes.")
     ] = None,
     budget: Annotated[int, typer.Option(min=1, help="Changed inputs that are tried, at most.")] = BUDGET,
-    text: Text = None,
+    text: options.Text = None,
     out: Annotated[
         Path | None, typer.Option(help="File to write: .html .json .txt, .png for the picture. Default: print.")
     ] = None,
-    as_json: AsJson = False,
-    option: MethodOptions = None,
+    as_json: options.AsJson = False,
+    option: options.MethodOptions = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Inputs run together.")] = 16,
-    device: Device = None,
-    dtype: Dtype = "float32",
-    trust_remote_code: TrustRemoteCode = False,
-    allow_pickle: AllowPickle = False,
-    truncate: Truncate = False,
+    device: options.Device = None,
+    dtype: options.Dtype = "float32",
+    trust_remote_code: options.TrustRemoteCode = False,
+    allow_pickle: options.AllowPickle = False,
+    truncate: options.Truncate = False,
 ) -> None:
     """Find the smallest set of words, or patches, whose removal or replacement flips the prediction.
 
@@ -76,10 +63,10 @@ def counterfactual(
     """
     with report_errors():
         check_output_path(out, list(WRITERS))
-        explainer = load_explainer(model, device, dtype, trust_remote_code, allow_pickle, truncate)
+        explainer = options.load_explainer(model, device, dtype, trust_remote_code, allow_pickle, truncate)
         filler = None
         if replace_with is not None:
-            filler = load_explainer(replace_with, device, dtype, trust_remote_code, allow_pickle, True)
+            filler = options.load_explainer(replace_with, device, dtype, trust_remote_code, allow_pickle, True)
         found = [
             find_counterfactual(
                 explainer, item, method, parse_target(target), remove=remove, replace=filler, budget=budget,

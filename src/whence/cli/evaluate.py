@@ -10,38 +10,24 @@ from ..datasets import load as load_dataset
 from ..evaluation import evaluate as run_evaluation
 from ..evaluation import measures as all_measures
 from ..evaluation.curve_plot import save_curves
-from .options import (
-    AllowPickle,
-    Columns,
-    DataRoot,
-    Device,
-    Dtype,
-    Model,
-    ResultsDirectory,
-    Split,
-    TrustRemoteCode,
-    announce_resumable,
-    load_explainer,
-    parse_names,
-    parse_pairs,
-    parse_target,
-    report_errors,
-)
+from . import options
+from .exit_codes import announce_resumable, report_errors
+from .parsing import parse_names, parse_pairs, parse_target
 
 NAMES = "Names with commas between"
 
 
 def evaluate(
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="A name (sst2, imdb, pets, ...), or a path.")],
-    model: Model,
+    model: options.Model,
     methods: Annotated[
         list[str] | None,
         typer.Option(help=f"{NAMES}, or several times `label=method:option=value`. Default: all that apply."),
     ] = None,
     metrics: Annotated[str, typer.Option(help=f"{NAMES}, from `whence measures`.")] = "auac,au-mse",
-    out: ResultsDirectory = None,
-    data: DataRoot = None,
-    split: Split = None,
+    out: options.ResultsDirectory = None,
+    data: options.DataRoot = None,
+    split: options.Split = None,
     limit: Annotated[int | None, typer.Option(min=1, help="How many samples, drawn by the seed. Default: all.")] = None,
     seed: Annotated[int, typer.Option(help="Of the draw, of ties, of random weights and of the intervals.")] = 0,
     target: Annotated[str, typer.Option(help="Explain the `prediction` or the `label`.")] = "prediction",
@@ -53,12 +39,12 @@ def evaluate(
     label: Annotated[
         list[str] | None, typer.Option("--label", help="dataset's label=model's class, where their names differ.")
     ] = None,
-    column: Columns = None,
+    column: options.Columns = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Inputs run together.")] = 16,
-    device: Device = None,
-    dtype: Dtype = "float32",
-    trust_remote_code: TrustRemoteCode = False,
-    allow_pickle: AllowPickle = False,
+    device: options.Device = None,
+    dtype: options.Dtype = "float32",
+    trust_remote_code: options.TrustRemoteCode = False,
+    allow_pickle: options.AllowPickle = False,
 ) -> None:
     """Measure how far a model's explanations can be trusted, on a dataset.
 
@@ -71,7 +57,7 @@ def evaluate(
     `whence evaluate reviews.jsonl --model my-model --metrics comprehensiveness,sufficiency --limit 100`
     """
     with report_errors():
-        explainer = load_explainer(model, device, dtype, trust_remote_code, allow_pickle, True)
+        explainer = options.load_explainer(model, device, dtype, trust_remote_code, allow_pickle, True)
         with announce_resumable(out, "the same command"):
             items = load_dataset(dataset, root=data, split=split, **parse_pairs(column))
             labels = {name: parse_target(value) for name, value in parse_pairs(label).items()}

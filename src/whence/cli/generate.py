@@ -6,37 +6,26 @@ from typing import Annotated
 
 import typer
 
-from .options import (
-    DEFAULT_METHOD,
-    AllowPickle,
-    AsJson,
-    Device,
-    Dtype,
-    Method,
-    MethodOptions,
-    Model,
-    TrustRemoteCode,
-    load_explainer,
-    parse_options,
-    report_errors,
-)
+from . import options
+from .exit_codes import report_errors
 from .output import Out, check_output_path, write_explanations
+from .parsing import parse_options
 
 
 def generate(
     prompt: Annotated[str, typer.Argument(help="What the model is given.")],
-    model: Model,
+    model: options.Model,
     continuation: Annotated[str | None, typer.Option(help="What it is to have written. Default: it writes.")] = None,
     tokens: Annotated[int, typer.Option(min=1, help="How many tokens it writes, at most.")] = 32,
     chat: Annotated[bool, typer.Option("--chat", help="The prompt is a message: use the chat template.")] = False,
-    method: Method = DEFAULT_METHOD,
+    method: options.Method = options.DEFAULT_METHOD,
     out: Out = None,
-    as_json: AsJson = False,
-    option: MethodOptions = None,
-    device: Device = None,
-    dtype: Dtype = "float32",
-    trust_remote_code: TrustRemoteCode = False,
-    allow_pickle: AllowPickle = False,
+    as_json: options.AsJson = False,
+    option: options.MethodOptions = None,
+    device: options.Device = None,
+    dtype: options.Dtype = "float32",
+    trust_remote_code: options.TrustRemoteCode = False,
+    allow_pickle: options.AllowPickle = False,
 ) -> None:
     """Let a language model write, and explain every token that it wrote.
 
@@ -46,7 +35,7 @@ def generate(
     """
     with report_errors():
         check_output_path(out)
-        explainer = load_explainer(model, device, dtype, trust_remote_code, allow_pickle, truncate=False)
+        explainer = options.load_explainer(model, device, dtype, trust_remote_code, allow_pickle, truncate=False)
         messages = [{"role": "user", "content": prompt}] if chat else prompt
         generation = explainer.generate(
             messages, continuation, method=method, max_new_tokens=tokens, **parse_options(option)

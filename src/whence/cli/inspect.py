@@ -12,9 +12,10 @@ import typer
 
 from ..evaluation.model_check import check as check_model
 from ..methods import methods as all_methods
+from . import options
 from .demo import write_report
+from .exit_codes import report_errors
 from .inputs import read_inputs
-from .options import AllowPickle, AsJson, Device, Dtype, Model, Text, TrustRemoteCode, load_explainer, report_errors
 from .output import check_output_path
 
 PATENT = (
@@ -24,24 +25,24 @@ PATENT = (
 
 
 def check(
-    model: Model,
+    model: options.Model,
     input: Annotated[str | None, typer.Option(help="An input to look at the model with.")] = None,
-    text: Text = None,
-    device: Device = None,
-    dtype: Dtype = "float32",
-    trust_remote_code: TrustRemoteCode = False,
-    allow_pickle: AllowPickle = False,
-    as_json: AsJson = False,
+    text: options.Text = None,
+    device: options.Device = None,
+    dtype: options.Dtype = "float32",
+    trust_remote_code: options.TrustRemoteCode = False,
+    allow_pickle: options.AllowPickle = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Say whether explanations of a model can be trusted (yes, with care, no), and why not; with --input, on trial."""
     with report_errors():
-        explainer = load_explainer(model, device, dtype, trust_remote_code, allow_pickle, True)
+        explainer = options.load_explainer(model, device, dtype, trust_remote_code, allow_pickle, True)
         sample = None if input is None else read_inputs([input], explainer, text)[0]
         verdict = check_model(explainer, sample)
         typer.echo(json.dumps(verdict.record(), indent=2) if as_json else str(verdict))
 
 
-def methods(as_json: AsJson = False) -> None:
+def methods(as_json: options.AsJson = False) -> None:
     """List the methods: what each is, costs and needs, and its paper; with --json its options too."""
     if as_json:
         typer.echo(json.dumps(all_methods().rows(), indent=2, default=str))

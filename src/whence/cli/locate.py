@@ -13,32 +13,20 @@ from ..explainer.explainer import Explainer
 from ..localisation import Coco, Region, finds_objects, segment
 from ..localisation import locate as locate_region
 from ..results.input_origin import ImageOrigin
+from . import options
+from .exit_codes import report_errors
 from .inputs import read_inputs
-from .options import (
-    AllowPickle,
-    Device,
-    Dtype,
-    Method,
-    MethodOptions,
-    Model,
-    Target,
-    Text,
-    TrustRemoteCode,
-    load_explainer,
-    parse_options,
-    parse_target,
-    report_errors,
-)
 from .output import check_output_path
+from .parsing import parse_options, parse_target
 
 COCO_FILE = "coco.json"
 
 
 def locate(
     inputs: Annotated[list[str], typer.Argument(metavar="IMAGE...", help="Pictures; patterns are expanded.")],
-    model: Model,
-    method: Method = "generic-attention",
-    target: Target = None,
+    model: options.Model,
+    method: options.Method = "generic-attention",
+    target: options.Target = None,
     threshold: Annotated[
         str | None,
         typer.Option(help="`mean`, `otsu`, or a number from 0 to 1. Default: `mean`, of a detector's objects `otsu`."),
@@ -46,17 +34,17 @@ def locate(
     largest: Annotated[bool, typer.Option("--largest", help="Keep only the largest part of each mask.")] = False,
     confidence: Annotated[float, typer.Option(help="Of a detector: the probability of an object.")] = 0.5,
     cut: Annotated[bool, typer.Option("--cut", help="Of a detector: cut masks at the boxes that it drew.")] = False,
-    text: Text = None,
+    text: options.Text = None,
     out: Annotated[
         Path | None,
         typer.Option(help=f"A directory for masks (.png) and {COCO_FILE}, or a .json file alone. Default: print."),
     ] = None,
-    option: MethodOptions = None,
+    option: options.MethodOptions = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Pictures explained together.")] = 8,
-    device: Device = None,
-    dtype: Dtype = "float32",
-    trust_remote_code: TrustRemoteCode = False,
-    allow_pickle: AllowPickle = False,
+    device: options.Device = None,
+    dtype: options.Dtype = "float32",
+    trust_remote_code: options.TrustRemoteCode = False,
+    allow_pickle: options.AllowPickle = False,
 ) -> None:
     """Say where in each picture a class is, or each object that a detector finds: masks and boxes.
 
@@ -69,18 +57,25 @@ def locate(
     with report_errors():
         writer = RegionWriter(out)
         masking = {"largest": largest, **_parse_threshold(threshold)}
-        explainer = load_explainer(model, device, dtype, trust_remote_code, allow_pickle, True)
+        explainer = options.load_explainer(model, device, dtype, trust_remote_code, allow_pickle, True)
         items = read_inputs(inputs, explainer, text)
         target_class = parse_target(target)
-        options = parse_options(option)
+        method_options = parse_options(option)
         if finds_objects(explainer, items[0]):
             for item in items:
                 regions = segment(
-                    explainer, item, method, target=target_class, confidence=confidence, cut=cut, **masking, **options
+                    explainer,
+                    item,
+                    method,
+                    target=target_class,
+                    confidence=confidence,
+                    cut=cut,
+                    **masking,
+                    **method_options,
                 )
                 writer.add(item, regions, explainer)
         else:
-            explanations = explainer.stream(items, method, target_class, batch_size=batch_size, **options)
+            explanations = explainer.stream(items, method, target_class, batch_size=batch_size, **method_options)
             for item, e in zip(items, explanations, strict=True):
                 writer.add(item, locate_region(e, **masking), explainer)
         writer.finish()

@@ -1,27 +1,18 @@
-"""Options that several commands share, the parsing of their values, and exit codes."""
+"""Options that several commands share, and the loading of a model as they say."""
 
 from __future__ import annotations
 
-import csv
-import json
-import os
-import sys
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from ..errors import InputError, ModelError, NumericalError, WhenceError, WhenceWarning, WriteError
+from ..errors import InputError
 from ..explainer.explainer import Explainer
 from ..inputs.pretrained import quiet
+from .parsing import parse_dtype
 
 DEFAULT_METHOD = "conservative-lrp"
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 
 Model = Annotated[str, typer.Option("--model", "-m", help="A directory, or an id on the HuggingFace hub.")]
 Method = Annotated[str, typer.Option(help="A name from `whence methods`.")]
@@ -52,42 +43,6 @@ AllowPickle = Annotated[bool, typer.Option("--allow-pickle", help="Open pickled 
 Truncate = Annotated[bool, typer.Option("--truncate", help="Read only the beginning of texts that are too long.")]
 
 
-@contextmanager
-def report_errors() -> Iterator[None]:
-    """Print errors and warnings as sentences on stderr, and exit with the error's code."""
-
-    def print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-        typer.echo(f"whence: {message}", err=True)
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            warnings.simplefilter("always", WhenceWarning)
-            warnings.showwarning = print_warning
-            yield
-    except WhenceError as error:
-        typer.echo(f"whence: {error}", err=True)
-        failed = isinstance(error, ModelError | NumericalError | WriteError)
-        raise typer.Exit(EXIT_FAILED if failed else EXIT_USAGE) from error
-    except KeyboardInterrupt:
-        typer.echo("whence: interrupted.", err=True)
-        raise typer.Exit(EXIT_INTERRUPTED) from None
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(0) from None
-
-
-@contextmanager
-def announce_resumable(out: Path | None, command: str) -> Iterator[None]:
-    """Print, when the work is interrupted, where its partial results are and which command continues it."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if out is not None:
-            typer.echo(f"whence: what is done is in {out}; {command} goes on from there.", err=True)
-        raise
-
-
 def load_explainer(
     model: str, device: str | None, dtype: str, trust_remote_code: bool, allow_pickle: bool, truncate: bool
 ) -> Explainer:
@@ -104,55 +59,3 @@ def load_explainer(
         model, device=torch_device, dtype=precision, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle,
         truncate=truncate,
     )  # fmt: skip
-
-
-def parse_dtype(dtype: str) -> Any:
-    """Return a precision by its name."""
-    import torch
-
-    precision: Any = dtype if dtype == "auto" else getattr(torch, dtype, None)
-    if dtype != "auto" and not (isinstance(precision, torch.dtype) and precision.is_floating_point):
-        raise InputError(f"'{dtype}' is no precision: float32, float64, bfloat16, float16 or auto.")
-    return precision
-
-
-def parse_target(word: str | None) -> Any:
-    """Return a target as a class index or a label."""
-    return int(word) if word is not None and word.strip().lstrip("-").isdecimal() else word
-
-
-def parse_targets(words: str | None) -> list[Any]:
-    """Return targets that are separated by commas; a label that contains a comma is quoted."""
-    if words is None:
-        return [None]
-    return [parse_target(word.strip()) for word in next(csv.reader([words], skipinitialspace=True))]
-
-
-def parse_names(words: list[str] | None) -> list[str] | None:
-    """Return names that are separated by commas; a name with options is not split, as options contain commas."""
-    if words is None:
-        return None
-    return [name.strip() for word in words for name in ([word] if ":" in word else word.split(",")) if name.strip()]
-
-
-def parse_pairs(words: list[str] | None) -> dict[str, str]:
-    """Return ``name=value`` pairs as strings."""
-    for word in words or []:
-        if "=" not in word:
-            raise InputError(f"'{word}' is no pair: write name=value.")
-    return {name: value for name, _, value in (word.partition("=") for word in words or [])}
-
-
-def parse_options(pairs: list[str] | None) -> dict[str, Any]:
-    """Return ``name=value`` pairs as Python values."""
-    options: dict[str, Any] = {}
-    for pair in pairs or []:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise InputError(f"An option is given as name=value, not as '{pair}'.")
-        try:
-            parsed = json.loads(value)
-        except ValueError:
-            parsed = {"True": True, "False": False, "None": None}.get(value, value)
-        options[name.replace("-", "_")] = parsed
-    return options

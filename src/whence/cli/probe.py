@@ -14,27 +14,9 @@ from .._utils.atomic_files import is_file
 from ..bias_probe.probe import probe as run_probe
 from ..datasets import load as load_dataset
 from ..errors import InputError
-from .options import (
-    DEFAULT_METHOD,
-    AllowPickle,
-    Columns,
-    DataRoot,
-    Device,
-    Dtype,
-    Method,
-    MethodOptions,
-    Model,
-    ResultsDirectory,
-    Split,
-    Target,
-    Truncate,
-    TrustRemoteCode,
-    load_explainer,
-    parse_options,
-    parse_pairs,
-    parse_target,
-    report_errors,
-)
+from . import options
+from .exit_codes import report_errors
+from .parsing import parse_options, parse_pairs, parse_target
 
 
 def probe(
@@ -45,7 +27,7 @@ def probe(
             help="Texts with a slot, files of them (one a line), or a dataset: a path, or a name (sst2, imdb, ...).",
         ),
     ],
-    model: Model,
+    model: options.Model,
     terms: Annotated[
         list[str],
         typer.Option(help="`a,b,c`, or several times `group=a,b,c`; or a file of such lines, or of JSON."),
@@ -57,21 +39,21 @@ def probe(
             help="The word to compare with. Default: the mask token (of a model that fills it in: the unknown one)."
         ),
     ] = None,
-    target: Target = None,
-    method: Method = DEFAULT_METHOD,
-    option: MethodOptions = None,
-    out: ResultsDirectory = None,
+    target: options.Target = None,
+    method: options.Method = options.DEFAULT_METHOD,
+    option: options.MethodOptions = None,
+    out: options.ResultsDirectory = None,
     limit: Annotated[int | None, typer.Option(min=1, help="How many templates, the first ones. Default: all.")] = None,
     min_count: Annotated[int, typer.Option(min=1, help="With fewer templates results are marked.")] = 5,
-    data: DataRoot = None,
-    split: Split = None,
-    column: Columns = None,
+    data: options.DataRoot = None,
+    split: options.Split = None,
+    column: options.Columns = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Texts explained together.")] = 16,
-    device: Device = None,
-    dtype: Dtype = "float32",
-    trust_remote_code: TrustRemoteCode = False,
-    allow_pickle: AllowPickle = False,
-    truncate: Truncate = False,
+    device: options.Device = None,
+    dtype: options.Dtype = "float32",
+    trust_remote_code: options.TrustRemoteCode = False,
+    allow_pickle: options.AllowPickle = False,
+    truncate: options.Truncate = False,
 ) -> None:
     """Swap names or terms in texts, and say how the prediction and its explanation change.
 
@@ -84,7 +66,7 @@ def probe(
     with report_errors():
         groups = parse_terms(terms)
         texts = [_read_templates(word, slot, data, split, column) for word in templates]
-        explainer = load_explainer(model, device, dtype, trust_remote_code, allow_pickle, truncate)
+        explainer = options.load_explainer(model, device, dtype, trust_remote_code, allow_pickle, truncate)
         result = run_probe(
             explainer, chain.from_iterable(texts), groups, parse_target(target), method, slot=slot, neutral=neutral,
             limit=limit, min_count=min_count, batch_size=batch_size, **parse_options(option),

@@ -11,39 +11,21 @@ from ..inputs.pretrained import quiet
 from ..jobs import Job, Summary
 from ..jobs import run as run_job
 from ..jobs import summarize as summarize_job
-from .options import (
-    DEFAULT_METHOD,
-    EXIT_FAILED,
-    AllowPickle,
-    Columns,
-    DataRoot,
-    Device,
-    Dtype,
-    MethodOptions,
-    Model,
-    Split,
-    Target,
-    Truncate,
-    TrustRemoteCode,
-    announce_resumable,
-    parse_names,
-    parse_options,
-    parse_pairs,
-    parse_target,
-    report_errors,
-)
+from . import options
+from .exit_codes import EXIT_FAILED, announce_resumable, report_errors
+from .parsing import parse_names, parse_options, parse_pairs, parse_target
 
 
 def run(
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="A path, or a name (sst2, imdb, pets, ...).")],
-    model: Model,
+    model: options.Model,
     out: Annotated[Path, typer.Option(help="Directory of the rows.")],
     method: Annotated[
         list[str] | None,
         typer.Option(help="A name from `whence methods`; several with commas. Default: conservative-lrp."),
     ] = None,
-    target: Target = None,
-    option: MethodOptions = None,
+    target: options.Target = None,
+    option: options.MethodOptions = None,
     engine: Annotated[str, typer.Option(help="`local`: processes on this machine; or `ray`.")] = "local",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with what the directory holds.")] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes, each with the model. Default: cores.")] = None,
@@ -55,15 +37,15 @@ def run(
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first samples.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Inputs explained together, at most.")] = 32,
     shard_size: Annotated[int, typer.Option(min=1, help="Samples in one file.")] = 512,
-    data: DataRoot = None,
-    split: Split = None,
-    column: Columns = None,
+    data: options.DataRoot = None,
+    split: options.Split = None,
+    column: options.Columns = None,
     allow_failures: Annotated[bool, typer.Option("--allow-failures", help="End with 0 although rows failed.")] = False,
-    device: Device = None,
-    dtype: Dtype = "float32",
-    trust_remote_code: TrustRemoteCode = False,
-    allow_pickle: AllowPickle = False,
-    truncate: Truncate = False,
+    device: options.Device = None,
+    dtype: options.Dtype = "float32",
+    trust_remote_code: options.TrustRemoteCode = False,
+    allow_pickle: options.AllowPickle = False,
+    truncate: options.Truncate = False,
 ) -> None:
     """Explain every sample of a dataset, into parquet files; stopped in whatever way, it goes on with --resume.
 
@@ -79,7 +61,7 @@ def run(
         quiet()
         with announce_resumable(out, "the same command with --resume"):
             job = run_job(
-                dataset, model, parse_names(method) or DEFAULT_METHOD, out, target=parse_target(target),
+                dataset, model, parse_names(method) or options.DEFAULT_METHOD, out, target=parse_target(target),
                 options=parse_options(option), engine=engine, workers=workers, address=address, cpus=cpus, gpus=gpus,
                 resume=resume, limit=limit, batch_size=batch_size, shard_size=shard_size, root=data, split=split,
                 columns=parse_pairs(column), device=device, dtype=dtype, trust_remote_code=trust_remote_code,

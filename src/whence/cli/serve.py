@@ -10,7 +10,9 @@ import typer
 from .._utils.optional_imports import need
 from ..errors import InputError
 from ..inputs.pretrained import quiet
-from .options import AllowPickle, Device, Dtype, TrustRemoteCode, parse_dtype, report_errors
+from . import options
+from .exit_codes import report_errors
+from .parsing import parse_dtype
 
 ServedModels = Annotated[
     list[str] | None,
@@ -31,10 +33,10 @@ def serve(
     max_upload: Annotated[int, typer.Option(min=1, help="Bytes of an uploaded file.")] = 10 * 2**20,
     max_tokens: Annotated[int, typer.Option(min=1, help="That a language model writes.")] = 64,
     log_inputs: Annotated[bool, typer.Option("--log-inputs", help="Write visitors' texts to the log, too.")] = False,
-    device: Device = None,
-    dtype: Dtype = "float32",
-    trust_remote_code: TrustRemoteCode = False,
-    allow_pickle: AllowPickle = False,
+    device: options.Device = None,
+    dtype: options.Dtype = "float32",
+    trust_remote_code: options.TrustRemoteCode = False,
+    allow_pickle: options.AllowPickle = False,
 ) -> None:
     """Open a page on which anyone can ask a model why.
 
