@@ -1,1 +1,1 @@
-"""The web page: ask a model why, in a browser. It calls only what users of the package can call, too."""
+"""The web page: explanations of a model in a browser, computed through the public API."""

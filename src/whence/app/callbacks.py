@@ -334,7 +334,7 @@ class PageCallbacks:
         idle = {button: gr.update(visible=True), f"{button}_cancel": gr.update(visible=False)}
         running = self.service.start(visitor, lambda task: function(task, visitor), output)
         try:
-            yield self._update(**{output: html_fragments.message("Waiting for a turn", "work")}, **busy)
+            yield self._update(**{output: html_fragments.message("Waiting in the queue", "work")}, **busy)
             for progress in running.progress(POLL_SECONDS):
                 yield self._update(**{output: html_fragments.message(progress, "work")})
         finally:

@@ -1,7 +1,7 @@
 """The command line: ``whence explain``, ``compare``, ``check``, ``evaluate``, ``run`` and others.
 
-Results go to stdout or the named file, progress and messages to stderr. Exit codes: 0 done, 1 the work failed,
-2 the call was wrong.
+Results go to stdout or the named file, progress and messages to stderr. Exit codes: 0 success, 1 failure,
+2 wrong usage, 130 interrupted.
 """
 
 from __future__ import annotations

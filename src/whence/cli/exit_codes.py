@@ -1,4 +1,4 @@
-"""How a command ends: its exit code, and what it prints about an error or an interruption."""
+"""Exit codes, and the messages that a command prints when it fails or is interrupted."""
 
 from __future__ import annotations
 

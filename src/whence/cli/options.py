@@ -1,4 +1,4 @@
-"""Options that several commands share, and the loading of a model as they say."""
+"""Options that several commands share, and the loading of a model with them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Truncate = Annotated[bool, typer.Option("--truncate", help="Read only the beginn
 def load_explainer(
     model: str, device: str | None, dtype: str, trust_remote_code: bool, allow_pickle: bool, truncate: bool
 ) -> Explainer:
-    """Load a model as the options of the command line say."""
+    """Load a model with the options of the command line."""
     import torch
 
     precision = parse_dtype(dtype)
