@@ -29,7 +29,7 @@ from .jobs import Job, Summary, run, summarize
 from .localisation import Coco, Region
 from .localisation.locate import locate
 from .localisation.segment import segment
-from .methods import Method, Reading, method, methods
+from .methods.base import Method, Reading
 from .methods.gradient_x_input import InputLevel
 from .methods.registry import list_methods, method
 from .propagation.rulebook import Rulebook
@@ -80,6 +80,7 @@ __all__ = [
     "every",
     "explain",
     "list_measures",
+    "list_methods",
     "load",
     "locate",
     "method",

@@ -1,7 +1,7 @@
 """The rooms of the package, from the import contract: a drawing with their arrows, and a table with a line for each.
 
-Rows of the drawing are the layers of the contract in ``pyproject.toml``. Arrows are the imports that are there (lazy ones
-counted), without those that follow from others and those to the ground floor, which every room may use.
+Rows of the drawing are the layers of the contract in ``pyproject.toml``. Arrows are the imports that are there (lazy
+ones counted), without those that follow from others and those to the ground floor, which every room may use.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from ..explainer.generation import Generation
 from ..explanations.explanation import Explanation, Explanations
 from ..localisation import detect
 from ..results.input_origin import ImageOrigin
-from ..targets.seed import every
+from ..targets.specs import every
 from .cancellable import CancellableTask, CancelledError, RunningTask
 from .fair_queue import FairQueue
 from .limits import Limits

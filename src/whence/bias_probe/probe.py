@@ -186,7 +186,7 @@ def probe(
             another one is left out.
         terms: groups, ``{"women": ["Anna", "Emma"], "men": ["John", "Paul"]}``; or a list, each a group of its own.
         target: one class for all texts, an index or a label; ``None``: the class that is predicted most often.
-        method: a name from :func:`whence.methods`.
+        method: a name from :func:`whence.list_methods`.
         slot: the placeholder in a template.
         neutral: the word to compare with; ``None``: the tokenizer's mask token, or its unknown token. For a masked
             language model, which would fill in this mask instead, it is the unknown token.

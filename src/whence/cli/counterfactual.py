@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from ..counterfactuals import counterfactual as find_counterfactual
 from ..counterfactuals import save
 from ..counterfactuals.counterfactual import BUDGET
-from ..counterfactuals.counterfactual import counterfactual as flipped
+from ..counterfactuals.counterfactual import counterfactual as find_counterfactual
 from ..counterfactuals.result import WRITERS, to_json
 from . import options
 from .exit_codes import report_errors

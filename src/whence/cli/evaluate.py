@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from ..datasets import load as load_dataset
-from ..evaluation import evaluate as run_evaluation
-from ..evaluation import measures as all_measures
 from ..evaluation.curve_plot import save_curves
+from ..evaluation.evaluate import evaluate as run_evaluation
+from ..evaluation.measure import list_measures
 from . import options
 from .exit_codes import announce_resumable, report_errors
 from .parsing import parse_names, parse_pairs, parse_target

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ..evaluation.model_check import check as check_model
-from ..methods import methods as all_methods
+from ..methods.registry import list_methods as all_methods
 from . import options
 from .demo import write_report
 from .exit_codes import report_errors

@@ -10,8 +10,9 @@ import typer
 
 from ..errors import InputError
 from ..explainer.explainer import Explainer
-from ..localisation import Coco, Region, finds_objects, segment
-from ..localisation import locate as locate_region
+from ..localisation import Coco, Region, finds_objects
+from ..localisation.locate import locate as locate_region
+from ..localisation.segment import segment
 from ..results.input_origin import ImageOrigin
 from . import options
 from .exit_codes import report_errors

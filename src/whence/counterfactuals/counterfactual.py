@@ -16,7 +16,8 @@ from ..explanations.explanation import Explanation
 from ..inputs.sample import Sample
 from ..results.result import Patch, Position
 from ..results.word_segmentation import Word
-from ..targets.seed import At, class_index, contrast
+from ..targets.seed import class_index
+from ..targets.specs import At, contrast
 from .budgeted_inference import BudgetedInference
 from .edits import RawInputEditor, editor_for
 from .flip_criterion import FlipCriterion
@@ -46,7 +47,7 @@ def counterfactual(
         explainer: the model.
         input: one text, pair of texts, image, image with its text, or tensors of one sample. The truncated part of a
             text that is longer than the model takes is left out of every changed form.
-        method: the name of the method whose scores order the search, from :func:`whence.methods`.
+        method: the name of the method whose scores order the search, from :func:`whence.list_methods`.
         target: the class that shall be predicted instead; ``None``: any other. For a multi-label model, the class
             whose decision shall flip, from yes to no or from no to yes; ``None``: the strongest.
         remove: how words are removed: ``"delete"`` (default) deletes them from the text, ``"unk"``, ``"mask"``,

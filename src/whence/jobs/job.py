@@ -17,7 +17,7 @@ from ..datasets import Dataset
 from ..datasets import load as load_dataset
 from ..errors import InputError
 from ..explainer.explainer import Explainer
-from ..methods import create as create_method
+from ..methods.registry import create as create_method
 from .dataset_parts import ChunkedDataset
 from .engine import Engine, create_engine
 from .output_dir import RunDirectory, prepare, tables

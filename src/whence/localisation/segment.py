@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..explainer.explainer import Explainer
-from ..targets.seed import every
+from ..targets.specs import every
 from .connected_components import largest as largest_component
 from .detection import detect
 from .locate import mask_of
@@ -44,7 +44,7 @@ def segment(
     Args:
         explainer: of a detector.
         image: one image, as the explainer takes it.
-        method: a name from :func:`whence.methods`.
+        method: a name from :func:`whence.list_methods`.
         threshold: of the heat map, as for :func:`whence.locate`.
         confidence: the probability above which a query counts as an object.
         target: only objects of this class, by index or label.
