@@ -19,6 +19,8 @@ lint: $(READY)
 	@echo "Checking style (ruff)"
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@echo "Checking the contract of imports (import-linter)"
+	@$(BIN)/lint-imports --no-cache --no-logo
 
 types: $(READY)
 	@echo "Checking types (mypy)"
