@@ -24,10 +24,11 @@ from typing_extensions import TypeAliasType
 import whence
 from tests.support import processors, tiny
 from tools.fuzz.damage import DEEP, bytes_damaged, json_damaged
+from whence._utils.type_checks import fits
 from whence.datasets.formats import open_path
-from whence.inputs.image import read_picture
+from whence.inputs.image import read_image
 from whence.models import MODELS
-from whence.results.validation import fits, unsound
+from whence.results.validation import first_fault
 
 SECONDS, MEGABYTES = 20, 300
 
@@ -110,8 +111,8 @@ def _chunk(name: bytes, data: bytes) -> bytes:
 ])  # fmt: skip
 def test_what_is_wrong_with_an_explanation_is_said(explanations, field, value):
     e = explanations["text"]
-    assert unsound(e) == ""
-    assert unsound(dataclasses.replace(e, **{field: value}))
+    assert first_fault(e) == ""
+    assert first_fault(dataclasses.replace(e, **{field: value}))
 
 
 def test_values_are_held_against_annotations():
@@ -136,7 +137,7 @@ def test_values_are_held_against_annotations():
 def test_a_damaged_picture_is_read_or_refused(tmp_path, ending):
     path = tmp_path / f"p.{ending}"
     Image.fromarray((np.random.default_rng(0).random((20, 30, 3)) * 255).astype(np.uint8)).save(path)
-    assert survived(path, path.read_bytes(), read_picture, 60)["refused"] > 5
+    assert survived(path, path.read_bytes(), read_image, 60)["refused"] > 5
 
 
 # -- tables ----------------------------------------------------------------------------------------------------------

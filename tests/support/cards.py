@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from whence.render.view_model import Card, Panel, View
-from whence.results.input_origin import ImageOrigin, Origin, SeriesOrigin, SoundOrigin, Span, TextOrigin
+from whence.results.input_origin import AudioOrigin, ImageOrigin, Origin, SeriesOrigin, Span, TextOrigin
 from whence.results.word_segmentation import words
 
 HOSTILE = '<script>alert("x")</script> \u202eevil\u202c a\x00b "quoted" & <img src=x onerror=alert(1)> $\\_{}#%^~'
@@ -36,7 +36,7 @@ def image_panel(height: int = 60, width: int = 90, grid: tuple[int, int] = (4, 4
 def sound_panel(seed: int = 0) -> Panel:
     rng = np.random.default_rng(seed)
     wave = (np.sin(np.arange(16000) / 40) * np.hanning(16000)).astype(np.float32)
-    return Panel("audio", rng.normal(size=49), np.zeros(49, bool), SoundOrigin(wave, 16000, 1.0, "voice.flac"))
+    return Panel("audio", rng.normal(size=49), np.zeros(49, bool), AudioOrigin(wave, 16000, 1.0, "voice.flac"))
 
 
 def series_panel(seed: int = 0) -> Panel:
@@ -58,7 +58,7 @@ def view(*panels: Panel, method: str = "conservative-lrp", target: str = "positi
     return View(
         method=method, options="", target=target, prediction="positive", probability=0.93,
         target_probability=0.93 if target == "positive" else 0.07, value=2.1, panels=panels, limit=limit,
-        signed=any(bool((p.scores < 0).any()) for p in panels), kept=(0.7, 0.8, 0.9, 0.95) if ledger else (),
+        signed=any(bool((p.scores < 0).any()) for p in panels), block_relevance=(0.7, 0.8, 0.9, 0.95) if ledger else (),
         absorbed=(("bias classifier", 0.05), ("gelu encoder.layer.1", -0.02)) if ledger else (),
         notes=("9 of 21 operations have no rule and were passed by their plain gradient: tanh.",),
     )  # fmt: skip

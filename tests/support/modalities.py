@@ -16,7 +16,7 @@ import whence
 from tests.support import tiny
 from tests.support.processors import WORDS, small
 from whence.inputs.smiles import SmilesTokenizer
-from whence.results.input_origin import ImageOrigin, SeriesOrigin, SoundOrigin, TextOrigin
+from whence.results.input_origin import AudioOrigin, ImageOrigin, SeriesOrigin, TextOrigin
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
 
@@ -123,9 +123,9 @@ KINDS = {
     "vilt": (vilt, {"image": picture(20, 16), "text": "is it good?"}, "image and text",
              {"text": TextOrigin, "image": ImageOrigin}),
     "lxmert": (lxmert, {"text": "is it good?", **FEATURES}, "image and text", {"text": TextOrigin, "image": None}),
-    "wav2vec": (wav2vec, SINE, "audio", {"audio": SoundOrigin}),
-    "ast": (spectrogram, SINE, "audio", {"audio": SoundOrigin}),
-    "whisper": (whisper, SINE, "audio", {"audio": SoundOrigin}),
+    "wav2vec": (wav2vec, SINE, "audio", {"audio": AudioOrigin}),
+    "ast": (spectrogram, SINE, "audio", {"audio": AudioOrigin}),
+    "whisper": (whisper, SINE, "audio", {"audio": AudioOrigin}),
     "patchtst": (patchtst, SERIES, "series", {"series": SeriesOrigin}),
     "smiles": (molecules, "CC(=O)Cl>>N", "text", {"text": TextOrigin}),
     "tensor": (lambda: whence.Explainer(tiny.Handwritten().eval()), tiny.ids(1), "tensors", {"text": None}),

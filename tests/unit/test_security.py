@@ -20,12 +20,12 @@ import torch
 from PIL import Image
 
 import whence
-from whence._utils.image_files import FORMATS, open_raster
+from whence._utils.image_files import FORMATS, open_image
 from whence.datasets import archives
 from whence.datasets.directory import tables
 from whence.datasets.named import load as load_data
 from whence.inputs import audio
-from whence.inputs.image import read_picture
+from whence.inputs.image import read_image
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted((ROOT / "src" / "whence").rglob("*.py"))
@@ -143,11 +143,11 @@ def bomb():
 def test_a_picture_that_unpacks_to_too_much_is_refused_wherever_it_comes_from(bomb, tmp_path):
     (tmp_path / "bomb.png").write_bytes(bomb)
     with pytest.raises(whence.InputError, match="decompression bomb"):
-        read_picture(tmp_path / "bomb.png")
+        read_image(tmp_path / "bomb.png")
     with pytest.raises(whence.InputError, match="cannot be read"):
         archives.trimap(tmp_path / "bomb.png")
     with pytest.raises(Image.DecompressionBombError):
-        open_raster(io.BytesIO(bomb))
+        open_image(io.BytesIO(bomb))
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     parquet.write_table(arrow.table({"image": [{"bytes": bomb, "path": None}]}), tmp_path / "bomb.parquet")
     with pytest.raises(whence.InputError, match="row 1: 'image' is not a picture that can be read"):
@@ -172,14 +172,14 @@ def test_a_format_that_starts_another_program_is_no_picture(tmp_path, monkeypatc
     (tmp_path / "a.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n")
     assert Image.open(tmp_path / "a.png").format == "EPS"  # the file is one
     with pytest.raises(whence.InputError, match="not a picture"):
-        read_picture(tmp_path / "a.png")
+        read_image(tmp_path / "a.png")
 
 
 @pytest.mark.parametrize("name", [n for n in FORMATS if n not in ("AVIF", "MPO")])
 def test_the_usual_formats_are_read(name, tmp_path):
     path = tmp_path / "picture"
     Image.new("RGB", (20, 10), (200, 30, 30)).save(path, name)
-    assert read_picture(path)[0].size == (20, 10)
+    assert read_image(path)[0].size == (20, 10)
 
 
 # -- archives, tables, recordings ------------------------------------------------------------------------------------
@@ -249,10 +249,10 @@ def test_a_dataset_reads_no_file_outside_its_directory(name, tmp_path):
 def test_a_recording_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
     soundfile = pytest.importorskip("soundfile")
     soundfile.write(tmp_path / "silence.flac", np.zeros((5000, 2), np.float32), 16000)
-    assert audio.read_wave(tmp_path / "silence.flac", 16000)[0].shape == (5000,)
+    assert audio.read_waveform(tmp_path / "silence.flac", 16000)[0].shape == (5000,)
     monkeypatch.setattr(audio, "LONGEST", 9999)
     with pytest.raises(whence.InputError, match=r"5,000 samples of 2 channels"):
-        audio.read_wave(tmp_path / "silence.flac", 16000)
+        audio.read_waveform(tmp_path / "silence.flac", 16000)
 
 
 # -- what is written -------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Libraries that are asked for only when they are used."""
+"""Optional libraries, imported only when they are used."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from ..errors import MissingError
 
 
 def need(module: str, what: str, extra: str) -> Any:
-    """A module, or a sentence that says how to get it.
+    """Import a module; raise an error that says how to install it if it is missing.
+
+    Args:
+        module: its name.
+        what: what it is needed for, in the error.
+        extra: the extra of this package that installs it.
 
     Example:
         >>> Image = need("PIL.Image", "pictures", "vision")

@@ -12,14 +12,14 @@ from ..explanations.explanation import Explanation
 from ..explanations.view_builder import cards, view
 from ..localisation import Detection
 from ..methods.registry import list_methods as all_methods
-from ..render.html.card import draw_card, draw_taken
-from ..render.html.chart import draw_kept
+from ..render.html.card import draw_absorbed, draw_card
+from ..render.html.chart import draw_block_relevance
 from ..render.html.image import LARGEST, photo, shrink
 from ..render.html.markup import Markup, join, label, tag
 from ..render.html.medium import Medium
 from ..render.html.page import legend
 from ..render.phrases import percent
-from ..render.score_table import section
+from ..render.table_views import section
 from ..render.view_model import Card
 from ..results.input_origin import ImageOrigin
 from .model_registry import ServedModel
@@ -177,15 +177,15 @@ def heads(e: Explanation) -> Markup:
 def ledger(e: Explanation) -> Markup:
     """Return the share of the target's value that each layer conserved."""
     shown = view(e)
-    if not shown.kept:
+    if not shown.block_relevance:
         return message(
             f"'{e.method}' keeps no books: it does not hand back the answer's value, so there is nothing to add up."
         )
-    absorbed = tag("details", tag("summary", "What took the rest"), draw_taken(shown))
+    absorbed = tag("details", tag("summary", "What took the rest"), draw_absorbed(shown))
     return island(
         tag("h3", "How much of the answer's value was kept"),
-        tag("p", ledger_summary(shown.kept[0])),
-        draw_kept(shown.kept),
+        tag("p", ledger_summary(shown.block_relevance[0])),
+        draw_block_relevance(shown.block_relevance),
         *([absorbed] if shown.absorbed else []),
     )
 

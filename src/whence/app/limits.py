@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass
 from pathlib import Path
 
-from .._utils.image_files import open_raster
+from .._utils.image_files import open_image
 from .._utils.optional_imports import need
 from ..errors import InputError
 
@@ -63,7 +63,7 @@ class Limits:
 def _read_size(path: str) -> tuple[int, int]:
     image = need("PIL.Image", "pictures", "vision")
     try:
-        with open_raster(path) as opened:
+        with open_image(path) as opened:
             width, height = opened.size
             return width, height
     except (OSError, ValueError, SyntaxError, image.DecompressionBombError) as error:
@@ -74,7 +74,7 @@ def _read_size(path: str) -> tuple[int, int]:
 def _decode(path: str) -> None:
     """Decode all pixels of an image, once."""
     try:
-        with open_raster(path) as opened:
+        with open_image(path) as opened:
             opened.load()
     except (OSError, ValueError, SyntaxError) as error:
         raise InputError(DAMAGED) from error

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import InputError, ModelError
 from ..explainer.explainer import Explainer
-from ..inputs.token_output import can_write
+from ..inputs.token_output import can_generate
 from ..localisation import finds_objects
 from ..models import MODELS
 from .cancellable import make_cancellable
@@ -100,7 +100,9 @@ class ServedModel:
         """The names of its classes; none for a language model, a detector, or one that compares image and text."""
         if self.generates_text or self.detects_objects or self.explainer.compares:
             return []
-        known = self.explainer.answers.labels or getattr(getattr(self.explainer.model, "config", None), "id2label", {})
+        known = self.explainer.target_labels.labels or getattr(
+            getattr(self.explainer.model, "config", None), "id2label", {}
+        )
         return [str(known[i]) for i in sorted(known)]
 
 
@@ -174,7 +176,7 @@ def _example_images(folder: Path) -> dict[str, Path]:
 
 def _generates_text(explainer: Explainer) -> bool:
     """Return whether a model continues a text, instead of only filling in masked tokens."""
-    return explainer.answers.speaks() and bool(can_write(explainer.model))
+    return explainer.target_labels.are_tokens() and bool(can_generate(explainer.model))
 
 
 def _blank_image() -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import InputError
 from ..explainer.explainer import Explainer
 from ..explainer.generation import Generation
-from ..explanations.explanation import Explanation, Explanations, Looking
+from ..explanations.explanation import DisplayMixin, Explanation, Explanations
 from ..localisation import Detection
 from ..results.input_origin import ImageOrigin, TextOrigin
 from ..results.word_segmentation import Piece
@@ -47,7 +47,7 @@ class QueryResult:
         raise NotImplementedError(f"{type(self).__name__} does not define its explanations.")
 
     @property
-    def export(self) -> Looking:
+    def export(self) -> DisplayMixin:
         """What is saved to a file."""
         return Explanations(self.explanations)
 
@@ -112,7 +112,7 @@ class GenerationResult(QueryResult):
         return [generation[self.chosen] for generation in self.generations]
 
     @property
-    def export(self) -> Looking:
+    def export(self) -> DisplayMixin:
         """The whole generated text if there is one method; the chosen token if there are several."""
         return self.generation if len(self.generations) == 1 else Explanations(self.explanations)
 

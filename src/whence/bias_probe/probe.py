@@ -29,7 +29,7 @@ import numpy.typing as npt
 from .._utils.atomic_files import write
 from .._utils.optional_imports import need
 from .._utils.progress import track
-from .._utils.type_checks import counts
+from .._utils.type_checks import require_positive
 from ..errors import InputError, TargetError
 from ..explainer.explainer import Explainer
 from ..explanations.explanation import Explanation
@@ -201,7 +201,7 @@ def probe(
         >>> print(found.table())
     """
     _require_texts_and_class(explainer, target)
-    counts(batch_size=batch_size, min_count=min_count, **({} if limit is None else {"limit": limit}))
+    require_positive(batch_size=batch_size, min_count=min_count, **({} if limit is None else {"limit": limit}))
     design = _design(explainer, templates, groups_of(terms), slot, neutral, limit)
 
     def explain(texts: list[str], wanted: int | str | None) -> Iterator[Explanation]:
@@ -293,7 +293,7 @@ def _tokenizer(explainer: Explainer) -> Any:
 
 def _neutral(explainer: Explainer) -> str | None:
     """Return the tokenizer's mask token; its unknown token where there is none, or where the model fills in masks."""
-    fills = getattr(explainer.reader, "fills", False)
+    fills = getattr(explainer.reader, "is_masked_lm", False)
     mask = None if fills else getattr(_tokenizer(explainer), "mask_token", None)
     return mask or getattr(_tokenizer(explainer), "unk_token", None)
 
@@ -301,7 +301,7 @@ def _neutral(explainer: Explainer) -> str | None:
 def _check_masks(explainer: Explainer, terms: Iterable[str]) -> None:
     """Raise for terms that a masked language model would fill in instead of the mask of the template."""
     mask = getattr(_tokenizer(explainer), "mask_token", None)
-    if getattr(explainer.reader, "fills", False) and mask and any(mask in term for term in terms):
+    if getattr(explainer.reader, "is_masked_lm", False) and mask and any(mask in term for term in terms):
         raise InputError(
             f"The model fills in the first {mask} of a text, so {mask} as a term, or as the neutral word, would change "
             "the question: give another word."

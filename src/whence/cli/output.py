@@ -11,7 +11,7 @@ import typer
 
 from ..errors import InputError, WriteError
 from ..explainer.generation import Generation
-from ..explanations.explanation import DRAWN, Explanations
+from ..explanations.explanation import RENDERERS, Explanations
 from ..results.serialization import WRITERS, to_json
 
 Out = Annotated[
@@ -30,7 +30,7 @@ def write_explanations(explanations: Explanations | Generation, out: Path | None
         explanations.show()
 
 
-def check_output_path(out: Path | None, known: Sequence[str] = (*DRAWN, *WRITERS)) -> None:
+def check_output_path(out: Path | None, known: Sequence[str] = (*RENDERERS, *WRITERS)) -> None:
     """Raise, before the work begins, if its result could not be written or its file type is not known."""
     if out is None:
         return

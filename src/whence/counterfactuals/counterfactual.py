@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .._utils.type_checks import counts
+from .._utils.type_checks import require_positive
 from ..errors import InputError, TargetError
 from ..evaluation.case import Floats, as_floats
 from ..explainer.explainer import Explainer
@@ -67,7 +67,7 @@ def counterfactual(
     """
     if isinstance(input, list):
         raise InputError("A counterfactual is of one input: give them one by one.")
-    counts(budget=budget, batch_size=batch_size)
+    require_positive(budget=budget, batch_size=batch_size)
     if remove is not None and replace is not None:
         raise InputError("Words are removed or replaced: give `remove` or `replace`, not both.")
     sample = explainer.read(input)
@@ -113,7 +113,7 @@ def _criterion(
 
 def _class(explainer: Explainer, sample: Sample, target: int | str, e: Explanation) -> int:
     """Return the index of a class that is given by index, label or token."""
-    resolved = explainer.answers.target(target, [sample])
+    resolved = explainer.target_labels.resolve(target, [sample])
     return class_index(resolved.target if isinstance(resolved, At) else resolved, e.logits.shape[-1], e.labels)
 
 
@@ -175,5 +175,5 @@ def _name(explainer: Explainer, e: Explanation, index: int) -> str:
     if index in e.labels:
         return e.labels[index]
     other = with_changes(e, prediction=torch.tensor([index]), target=None, prediction_names=())
-    named = explainer.answers.named(other, index).prediction_names
+    named = explainer.target_labels.attach_names(other, index).prediction_names
     return named[0] if named else str(index)

@@ -226,7 +226,7 @@ def was_read(origin: TextOrigin, part: int) -> tuple[int, int]:
 def readable(explainer: Explainer, sample: Sample, e: Explanation) -> list[Piece]:
     """Return the words that the model read, without a mask token that it is to fill in."""
     stream, origin = next((name, o) for name, o in e.origins[0].items() if isinstance(o, TextOrigin))
-    gap = sample.position if getattr(explainer.reader, "fills", False) else None
+    gap = sample.position if getattr(explainer.reader, "is_masked_lm", False) else None
     pieces = origin.pieces(e.streams[stream][0].tolist())
     return [p for p in pieces if p.score is not None and gap not in p.positions]
 

@@ -33,7 +33,7 @@ class WordProposer:
         self.explainer = model if isinstance(model, Explainer) else Explainer.from_pretrained(model)
         self.tokenizer = getattr(self.explainer.reader, "tokenizer", None)
         self.mask = getattr(self.tokenizer, "mask_token", None)
-        if not getattr(self.explainer.reader, "fills", False) or self.mask is None:
+        if not getattr(self.explainer.reader, "is_masked_lm", False) or self.mask is None:
             raise InputError(
                 f"{type(self.explainer.model).__name__} fills in no masked words, so it cannot propose others: give a "
                 "masked language model whose tokenizer has a mask token."

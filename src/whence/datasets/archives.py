@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._utils.image_files import open_raster
+from .._utils.image_files import open_image
 from .._utils.optional_imports import need
 from ..errors import InputError
 from .column_roles import to_label
@@ -139,7 +139,7 @@ def trimap(path: Path) -> Mask:
     """Return a mask of Oxford pets (1 pet, 2 background, 3 boundary) as int8 ``[height, width]``: 1, 0 and -1."""
     image = need("PIL.Image", "pictures", "vision")
     try:
-        with open_raster(path) as opened:
+        with open_image(path) as opened:
             values = np.asarray(opened)
     except (OSError, SyntaxError, ValueError, image.DecompressionBombError) as error:
         raise InputError(f"The mask '{path}' cannot be read: {error}.") from error

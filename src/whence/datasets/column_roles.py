@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .._utils.image_files import open_raster
+from .._utils.image_files import open_image
 from .._utils.optional_imports import need
 from ..errors import InputError
 from .item import Item
@@ -158,7 +158,7 @@ def _picture(path: Path, name: str, value: Any) -> Any:
         raise InputError(f"'{name}' is neither a path nor the bytes of a picture but {type(content).__name__}.")
     image = need("PIL.Image", "pictures", "vision")
     try:
-        return open_raster(io.BytesIO(content))
+        return open_image(io.BytesIO(content))
     except (OSError, SyntaxError, ValueError, image.DecompressionBombError) as error:
         raise InputError(f"'{name}' is not a picture that can be read: {error}.") from error
 

@@ -130,7 +130,7 @@ def _evaluator(
     batch_size: int,
 ) -> Evaluator:
     _require(measures, data, options.target)
-    names = {int(k): str(v) for k, v in (explainer.answers.labels or _labels(explainer.model)).items()}
+    names = {int(k): str(v) for k, v in (explainer.target_labels.labels or _labels(explainer.model)).items()}
     count = _count_classes(explainer, data.items, names)
     return Evaluator(
         explainer,
@@ -264,7 +264,7 @@ def _randomised(explainer: Explainer, measures: Sequence[Measure], seed: int) ->
     if not any("randomised" in m.needs for m in measures):
         return None
     modality = None if explainer.reader is None else explainer.modality
-    labels = explainer.answers.labels or None
+    labels = explainer.target_labels.labels or None
     return Explainer(shuffled(explainer.model, seed), explainer.processor, modality=modality, labels=labels)
 
 

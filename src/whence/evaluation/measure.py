@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from .._utils.type_checks import made
+from .._utils.type_checks import from_options
 from ..errors import MethodError
 from .case import Case, Flags, Floats
 
@@ -97,4 +97,4 @@ def create(name: str, options: Mapping[str, Any] | None = None) -> Measure:
     """Return a measure by name, with options; an unknown name or option is an error that lists those there are."""
     if name not in _MEASURES:
         raise MethodError(f"There is no measure '{name}'. Measures: {', '.join(sorted(_MEASURES))}.")
-    return made(_MEASURES[name], f"measure '{name}'", options or {})
+    return from_options(_MEASURES[name], f"measure '{name}'", options or {})

@@ -211,7 +211,7 @@ def check(explainer: Explainer, input: Any = None) -> Check:
     sample = explainer.read(_example(explainer) if input is None else input)
     model = explainer.model
     inputs = explainer.placed(collate([sample]))
-    target = explainer.answers.target(None, [sample])
+    target = explainer.target_labels.resolve(None, [sample])
     inputs = inputs[""] if list(inputs) == [""] else inputs
     args, kwargs, batch = prepare(model, inputs)
     with forwarded(model, args, kwargs, batch, create("conservative-lrp", {}), [target]) as (run,):
@@ -292,7 +292,7 @@ def _example(explainer: Explainer) -> Any:
     rng = np.random.default_rng(0)
     picture = rng.integers(0, 256, (224, 224, 3), dtype=np.uint8)
     tokenizer = getattr(explainer.reader, "tokenizer", None)
-    mask = getattr(tokenizer, "mask_token", None) if getattr(explainer.reader, "fills", False) else None
+    mask = getattr(tokenizer, "mask_token", None) if getattr(explainer.reader, "is_masked_lm", False) else None
     examples: dict[str, Any] = {
         "text": SENTENCE if mask is None else f"{SENTENCE} {mask}",
         "image": picture,

@@ -1,4 +1,4 @@
-"""From a batch back to its inputs: padding off, and every stream with what the user gave for it."""
+"""Attach the user's own input to an explanation: remove padding, and give each stream its origin."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ..results.input_origin import ImageOrigin, Origin, TextOrigin
 
 
 def attach(one: Explanation, sample: Sample) -> Explanation:
-    """The explanation of one sample, on its own positions, knowing its input."""
-    one = _unpadded(one, sample)
+    """Return the explanation of one sample without padding, with its input."""
+    one = _without_padding(one, sample)
     streams = dict(one.streams)
     origins: dict[str, Origin] = {}
     for kind, origin in _origins(sample, one).items():
@@ -44,15 +44,15 @@ def attach(one: Explanation, sample: Sample) -> Explanation:
     return one
 
 
-def _unpadded(one: Explanation, sample: Sample) -> Explanation:
-    """Without the padding that the batch, or the model itself, added on the right."""
+def _without_padding(one: Explanation, sample: Sample) -> Explanation:
+    """Remove the padding that the batch, or the model itself, added on the right."""
     name, main = next(iter(one.streams.items()))
     origin = _origins(sample, one).get(name)
     whole = main.shape == one.scores.shape
     if not isinstance(origin, TextOrigin) or not whole or len(origin.tokens) >= main.shape[1]:
         return one
     keep = len(origin.tokens)
-    if bool((one.scores[:, keep:] != 0).any()):  # not padding, then
+    if bool((one.scores[:, keep:] != 0).any()):  # it is not padding
         return one
     return replace(
         one,
@@ -66,6 +66,6 @@ def _unpadded(one: Explanation, sample: Sample) -> Explanation:
 
 
 def _origins(sample: Sample, one: Explanation) -> dict[str, Origin]:
-    """Where each stream comes from; the text of an encoder and a decoder is the encoder's."""
+    """Return the origin of each stream; in an encoder-decoder, the text is the encoder's."""
     split = "text" not in one.streams and "encoder" in one.streams
     return {"encoder" if kind == "text" and split else kind: origin for kind, origin in sample.origins.items()}

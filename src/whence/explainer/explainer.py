@@ -1,4 +1,4 @@
-"""From raw input to an explanation: texts, pictures, recordings, series, as the user has them."""
+"""Explain raw inputs: texts, images, audio, time series, as the user has them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .attach_inputs import attach
 from .chat_template import Messages
 from .explain import explain
 from .generation import Generation, generate
-from .target_labels import Answers, shared, with_targets
+from .target_labels import TargetLabels, batch_target, with_targets
 
 WINDOW = 16  # batches that are sorted by length together when a stream is explained
 
@@ -34,11 +34,11 @@ class Explainer:
 
     Args:
         model: any ``nn.Module``; it is left as it is, and moved only if ``device`` or ``dtype`` is given.
-        processor: what turns raw input into tensors: a tokenizer, an image processor, a feature extractor, a processor
-            that holds several; or any function of a picture. Without one, tensors (and time series) can be given.
+        processor: turns raw input into tensors: a tokenizer, an image processor, a feature extractor, a combined
+            processor; or any function of an image. Without one, tensors (and time series) can be given.
         modality: ``"text"``, ``"image"``, ``"image and text"``, ``"audio"`` or ``"series"``; found if not given.
         labels: names of the classes, if the model's configuration has none.
-        truncate: read the beginning of a text that is longer than the model takes, with a warning; or refuse it.
+        truncate: truncate a text that is longer than the model takes, with a warning; otherwise raise an error.
         device, dtype: where, and in which precision, the model runs.
 
     Example:
@@ -60,10 +60,10 @@ class Explainer:
     ) -> None:
         if not isinstance(model, nn.Module):
             raise InputError(f"The model is {type(model).__name__}; Whence explains torch.nn.Module objects.")
-        self.model = model if device is None and dtype is None else _moved(model, device, dtype)
+        self.model = model if device is None and dtype is None else _move(model, device, dtype)
         self.processor = processor
         self.reader = reader_for(getattr(model, "_orig_mod", model), processor, modality, truncate)
-        self.answers = Answers(model, self.reader, processor, labels)
+        self.target_labels = TargetLabels(model, self.reader, processor, labels)
 
     @classmethod
     def from_pretrained(
@@ -94,13 +94,13 @@ class Explainer:
 
     @property
     def modality(self) -> str:
-        """What it reads: ``"tensors"`` if it has no processor."""
+        """The modality of its inputs; ``"tensors"`` if it has no processor."""
         return "tensors" if self.reader is None else self.reader.kind
 
     @property
     def compares(self) -> bool:
-        """Whether the model says how well a picture fits a text, as CLIP does."""
-        return self.answers.compares()
+        """Whether the model's output is the similarity of an image and a text, as in CLIP."""
+        return self.target_labels.compares_image_and_text()
 
     # -- explaining --------------------------------------------------------------------------------------------------
 
@@ -117,11 +117,11 @@ class Explainer:
         """Explain one input, or many.
 
         Args:
-            inputs: a text, a pair of texts, a picture (path, PIL, array), ``{"image": ..., "text": ...}``, a
-                recording, a series, tensors; or a list or iterator of them.
+            inputs: a text, a pair of texts, an image (path, PIL, array), ``{"image": ..., "text": ...}``, audio, a
+                series, tensors; or a list or iterator of them.
             method: a name from :func:`whence.list_methods`.
             target: as for :func:`whence.explain`; for language models also a token as a string.
-            batch_size: how many are explained together; batches are made of inputs of like length.
+            batch_size: how many are explained together; batches hold inputs of similar length.
             progress: show a bar on stderr; ``None``: if there is a terminal and more than one batch.
             options: the method's options.
 
@@ -129,10 +129,10 @@ class Explainer:
             :class:`Explanation` for one input, :class:`Explanations` (a list, in the order given) for many. With
             :func:`whence.every`, :class:`Explanations` for one input, one for each target, and a list of them for many.
         """
-        if not self._many(inputs):
+        if not self._is_several(inputs):
             if self._is_tensors(inputs):
-                found = explain(self.model, self.placed(inputs), method, self.answers.target(target), **options)
-                return self._named(found, target)
+                found = explain(self.model, self.placed(inputs), method, self.target_labels.resolve(target), **options)
+                return self._attach_names(found, target)
             return self.batch([self.read(inputs)], method, target, options)[0]
         count = len(inputs) if hasattr(inputs, "__len__") else None
         stream = track(
@@ -149,7 +149,7 @@ class Explainer:
         batch_size: int = 8,
         **options: Any,
     ) -> Iterator[Explanation]:
-        """Explain inputs one after the other as they come, in order, in constant memory.
+        """Explain inputs of an iterable, in order, in constant memory.
 
         Example:
             >>> for e in explainer.stream(open("texts.txt")):
@@ -157,7 +157,7 @@ class Explainer:
         """
         if batch_size < 1:
             raise InputError(f"batch_size must be at least 1, not {batch_size}.")
-        if not self._many(inputs):
+        if not self._is_several(inputs):
             raise InputError(
                 f"A stream is of several inputs, and this is one ({type(inputs).__name__}): put it in a list."
             )
@@ -171,7 +171,7 @@ class Explainer:
                     raise type(error)(f"Input {i}: {error}") from error
             out: dict[int, Explanation] = {}
             for places in batches(samples, batch_size):
-                wanted = shared([window[i][1][1] for i in places])
+                wanted = batch_target([window[i][1][1] for i in places])
                 explained = self.batch([samples[i] for i in places], method, wanted, options)
                 out |= zip(places, explained, strict=True)
             yield from (out[i] for i in range(len(window)))
@@ -179,7 +179,7 @@ class Explainer:
     def compare(
         self, input: Any, methods: Sequence[str] | None = None, targets: Sequence[Target] = (None,), **options: Any
     ) -> Explanations:
-        """Explain one input by several methods and for several targets, to be looked at side by side.
+        """Explain one input by several methods and for several targets, to compare them side by side.
 
         Args:
             input: one input.
@@ -187,19 +187,19 @@ class Explainer:
             targets: one explanation each.
             options: the methods' options.
         """
-        if self._many(input):
+        if self._is_several(input):
             raise InputError("Give one input to compare methods on; for several, compare each in turn.")
         out = Explanations()
-        refused: WhenceError | None = None
+        not_applicable: WhenceError | None = None
         for name in methods or all_methods():
             try:
                 out += self(input, name, every(targets), **options)
             except (ModelError, MethodError) as error:
                 if methods is not None:
                     raise
-                refused = error
-        if not out and refused is not None:
-            raise refused
+                not_applicable = error
+        if not out and not_applicable is not None:
+            raise not_applicable
         return out
 
     def generate(
@@ -212,24 +212,24 @@ class Explainer:
         sampling: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Generation:
-        """Let a language model write, and explain every token that it wrote.
+        """Generate text with a language model, and explain every generated token.
 
         Args:
             prompt: a text; or messages ``[{"role": "user", "content": ...}, ...]``, for the tokenizer's chat template.
-            continuation: what it is to have written; by default it writes itself, the likeliest token each time.
+            continuation: a given continuation to explain; by default the model generates one, greedily.
             method: a name from :func:`whence.list_methods`.
-            max_new_tokens: how many it writes, at most.
-            sampling: how it writes: further arguments of the model's own ``generate``.
+            max_new_tokens: how many tokens it generates, at most.
+            sampling: further arguments of the model's own ``generate``.
             options: the method's options.
 
         Returns:
-            An explanation for each token written, over all tokens before it.
+            An explanation for each generated token, over all tokens before it.
 
         Example:
             >>> g = explainer.generate("The capital of Italy is", max_new_tokens=4)
             >>> g[0].top(3)
         """
-        if not isinstance(self.reader, TextReader) or not self.answers.speaks():
+        if not isinstance(self.reader, TextReader) or not self.target_labels.are_tokens():
             raise ModelError(
                 f"{type(self.model).__name__} is no language model with a tokenizer, so there is no text that it "
                 "writes."
@@ -239,27 +239,29 @@ class Explainer:
     # -- batches -----------------------------------------------------------------------------------------------------
 
     def batch(self, samples: list[Sample], method: str, target: Any, options: dict[str, Any]) -> list[Any]:
-        """Explain inputs that were read (:meth:`read`) and have one shape, together.
+        """Explain samples (see :meth:`read`) of one shape together.
 
         Returns:
-            What is found of each: an explanation, or with :func:`whence.every` several.
+            For each an explanation, or with :func:`whence.every` several.
         """
         tensors = collate(samples)
         inputs: Any = tensors[""] if list(tensors) == [""] else tensors
-        found = self._explain(self.placed(inputs), method, self.answers.target(target, samples), options)
-        named = self._named(found, target)
+        found = self._explain(self.placed(inputs), method, self.target_labels.resolve(target, samples), options)
+        named = self._attach_names(found, target)
         if isinstance(named, Explanations):
             return [Explanations(attach(e[i], sample) for e in named) for i, sample in enumerate(samples)]
         return [attach(named[i], sample) for i, sample in enumerate(samples)]
 
-    def _named(self, found: Explanation | Explanations, target: Any) -> Any:
-        """Classes by their names; of several targets, in each explanation."""
+    def _attach_names(self, found: Explanation | Explanations, target: Any) -> Any:
+        """Name the classes; of several targets, in each explanation."""
         if isinstance(found, Explanation):
-            return self.answers.named(found, target)
-        return Explanations(self.answers.named(e, one) for e, one in zip(found, target.targets, strict=True))
+            return self.target_labels.attach_names(found, target)
+        return Explanations(
+            self.target_labels.attach_names(e, one) for e, one in zip(found, target.targets, strict=True)
+        )
 
     def _explain(self, inputs: Any, method: str, target: Any, options: dict[str, Any]) -> Any:
-        """An explanation; if the model itself cannot take the input, a sentence that says so."""
+        """Explain a batch; if the model itself fails on it, raise an error that says so."""
         try:
             return explain(self.model, inputs, method, target, **options)
         except (RuntimeError, ValueError, IndexError):
@@ -271,7 +273,7 @@ class Explainer:
             raise
 
     def read(self, raw: Any) -> Sample:
-        """One raw input as tensors, with the way back."""
+        """Read one raw input as a sample: tensors, and where they came from."""
         if self.reader is None or self._is_tensors(raw):
             if self._is_tensors(raw):
                 return _tensors(raw)
@@ -287,19 +289,19 @@ class Explainer:
             return bool(raw) and all(isinstance(v, Tensor) for v in values)
         return isinstance(raw, Tensor)
 
-    def _many(self, inputs: Any) -> bool:
-        """Whether these are several inputs: a list or an iterator, but not one text, picture, series or tensor."""
+    def _is_several(self, inputs: Any) -> bool:
+        """Whether these are several inputs: a list or an iterator, but not one text, image, series or tensor."""
         if isinstance(inputs, np.ndarray):
             return inputs.dtype.kind in "UO"  # of strings or objects
         if isinstance(inputs, str | bytes | Path | Mapping | Tensor | tuple):
             return False
         if isinstance(inputs, list):
             return not (self.modality == "series" and bool(inputs) and _is_number(inputs[0]))
-        one = hasattr(inputs, "columns") or hasattr(inputs, "getpixel")  # a table, a picture
+        one = hasattr(inputs, "columns") or hasattr(inputs, "getpixel")  # a table, an image
         return hasattr(inputs, "__iter__") and not one
 
     def placed(self, inputs: Any) -> Any:
-        """Inputs where the model is, floats in its precision."""
+        """Return inputs on the model's device, floats in its precision."""
         parameter = next(self.model.parameters(), torch.zeros(()))
 
         def place(t: Any) -> Any:
@@ -312,7 +314,7 @@ class Explainer:
         return tuple(map(place, inputs)) if isinstance(inputs, tuple) else place(inputs)
 
 
-def _moved(model: nn.Module, device: Any, dtype: Any) -> nn.Module:
+def _move(model: nn.Module, device: Any, dtype: Any) -> nn.Module:
     try:
         return model.to(device=device, dtype=dtype)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
@@ -324,7 +326,7 @@ def _is_number(item: Any) -> bool:
 
 
 def _tensors(raw: Any) -> Sample:
-    """One sample that is given as tensors."""
+    """Return one sample that is given as tensors."""
     named = dict(raw) if isinstance(raw, Mapping) else {"": raw}
     if isinstance(raw, tuple) or any(not t.dim() or len(t) != 1 for t in named.values()):
         raise InputError("In a list, tensors hold one sample each, as a batch of one; give a whole batch by itself.")

@@ -1,8 +1,8 @@
-"""Generated text: for every token that a language model wrote, what it came from in the prompt and in what it wrote.
+"""Attribute every token of a generated text to the prompt and to the tokens generated before it.
 
-One forward over the whole sequence, and the backwards of many tokens at once (see
-:mod:`whence.runs.batched_targets`): a token's target is its logit at the position before it, as in teacher
-forcing, so that nothing is run once per token.
+There is one forward pass over the whole sequence, and batched backward passes (see
+:mod:`whence.runs.batched_targets`): a token's target is its logit at the position before it, as in teacher forcing, so
+nothing is run once per token.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError, MethodError, ModelError, TargetError
-from ..explanations.explanation import Explanation, Explanations, Looking
+from ..explanations.explanation import DisplayMixin, Explanation, Explanations
 from ..explanations.inside_tables import token_names
 from ..explanations.score_table import Table
 from ..explanations.view_builder import view
 from ..inputs.text import TextReader
-from ..inputs.token_output import can_write
+from ..inputs.token_output import can_generate
 from ..methods.gradient_x_input import InputLevel
 from ..methods.registry import create
 from ..render.view_model import Card
 from ..results.input_origin import TextOrigin
 from ..results.result import Result
 from ..targets.specs import At, every
-from .chat_template import Messages, templated
-from .continuation import Written, write
+from .chat_template import Messages, apply_template
+from .continuation import Continuation, continue_prompt
 from .explain import explain
 
 
-class Generation(Looking, Sequence[Explanation]):
-    """What each token of a generated text came from: ``g[i]`` is the explanation of the i-th token written.
+class Generation(DisplayMixin, Sequence[Explanation]):
+    """The explanations of a generated text: ``g[i]`` is that of the i-th generated token.
 
     Attributes:
-        explanations: one for each token written; its scores are of all tokens before it.
+        explanations: one for each generated token; its scores are of all tokens before it.
 
     Example:
         >>> g = explainer.generate("The capital of Italy is", max_new_tokens=4)
@@ -58,7 +58,7 @@ class Generation(Looking, Sequence[Explanation]):
         return self.explanations[index]
 
     def results(self) -> list[Result]:
-        """An explanation of each token."""
+        """Return the explanation of each token."""
         return list(self.explanations)
 
     def _origin(self, name: str) -> TextOrigin:
@@ -68,36 +68,36 @@ class Generation(Looking, Sequence[Explanation]):
 
     @property
     def written(self) -> TextOrigin:
-        """The text that holds what was written, with its tokens: of a decoder alone, the prompt before it."""
+        """The generated text with its tokens; in a decoder-only model, together with the prompt before it."""
         return self._origin("decoder" if "decoder" in self.explanations[0].streams else "text")
 
     @property
     def prompt(self) -> str:
-        """What the model was given: with a chat template, as the template wrote it."""
+        """The prompt; of a chat, as its template rendered it."""
         return self._origin("encoder" if "encoder" in self.explanations[0].streams else "text").texts[0]
 
     @property
     def text(self) -> str:
-        """What the model wrote."""
+        """The generated text."""
         return self.written.texts[-1]
 
     @property
     def tokens(self) -> list[str]:
-        """The tokens written, as they read."""
+        """The generated tokens, decoded."""
         return [e.target_names[0] for e in self.explanations]
 
     @property
     def streams(self) -> dict[str, Tensor]:
-        """Per stream of tokens, ``[written, tokens]``: what each token written drew from each."""
+        """Per stream, ``[generated, tokens]``: the relevance of each token for each generated one."""
         return {n: torch.cat([e.streams[n] for e in self.explanations]) for n in self.explanations[0].streams}
 
     @property
     def matrix(self) -> Tensor:
-        """``[written, tokens]``: a row for each token written, a column for each token of the main stream."""
+        """``[generated, tokens]``: a row for each generated token, a column for each token of the main stream."""
         return torch.cat([e.scores for e in self.explanations])
 
     def table(self, stream: str | None = None) -> Table:
-        """What each token written drew from each token of a stream (the main one, if none is named)."""
+        """Return the relevance of each token of a stream (by default the main one) for each generated token."""
         streams = self.streams
         if stream is not None and stream not in streams:
             raise InputError(f"There is no stream '{stream}' of tokens: choose one of {', '.join(streams)}.")
@@ -108,17 +108,17 @@ class Generation(Looking, Sequence[Explanation]):
         return Table(title, values, tuple(self.tokens), names, "written", "came from")
 
     def show(self) -> None:
-        """Print it: what each token written drew on most."""
+        """Print the table of generated tokens by tokens."""
         self.table().show()
 
     def _repr_html_(self) -> str:
         return self.table()._repr_html_()
 
     def drawn(self, ending: str) -> bytes:
-        """What a picture or page of it holds: the table; in a page, the text as each token written saw it besides."""
+        """Return the content of a figure or page: the table; in a page also the explanation of each generated token."""
         from ..render.figure.figure import KINDS
         from ..render.html.page import page
-        from ..render.score_table import draw, label, section
+        from ..render.table_views import draw, label, section
 
         if ending[1:] in KINDS:
             return draw(self.table(), ending[1:])
@@ -130,13 +130,13 @@ class Generation(Looking, Sequence[Explanation]):
         return page(shown, "What the text came from", intro, tables).encode()
 
     def span(self, start: int = 0, stop: int | None = None) -> Explanation:
-        """The relevance of several tokens written, as one target: the sum of their logits.
+        """Return the explanation of several generated tokens as one target: the sum of their logits.
 
-        It is the sum of their rows, which is that of the span if a method is linear in what it explains: one backward
-        of gradients from a token's own logit. Others are refused: :func:`whence.span` is the target for them.
+        It is the sum of their explanations, which requires a method that is linear in its target: one backward pass of
+        gradients from a token's own logit. For other methods, use the target :func:`whence.span`.
 
         Args:
-            start, stop: which tokens written, as in a slice.
+            start, stop: which generated tokens, as in a slice.
         """
         if not all(end is None or hasattr(end, "__index__") for end in (start, stop)):
             raise TargetError(f"Tokens are chosen by whole numbers, as in a slice, not from {start!r} to {stop!r}.")
@@ -156,7 +156,7 @@ class Generation(Looking, Sequence[Explanation]):
         )
 
 
-AHEAD = (
+NOT_CAUSAL = (
     "{} does not write one token after the other: it also sees what comes after a token. Explain one that it fills in "
     "(explainer('a text with [MASK]')); a model that can be a decoder, too, must be loaded as one (is_decoder=True)."
 )
@@ -172,51 +172,52 @@ def generate(
     sampling: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> Generation:
-    """Let a model write (or take what it is said to have written), and explain every token. See ``Explainer``."""
-    if can_write(model) is False:
-        raise ModelError(AHEAD.format(type(model).__name__))
-    text, own = templated(reader.tokenizer, prompt)
-    written = write(model, reader, text, own, continuation, max_new_tokens, sampling)
-    targets = [At(written.first + i, token) for i, token in enumerate(written.ids)]
-    found = explain(model, written.inputs, method, target=every(targets), **options)
-    if any(_looks_ahead(e, written.first + i) for i, e in enumerate(found)):
-        raise ModelError(AHEAD.format(type(model).__name__))
-    return Generation([_attached(e, written, i, reader.tokenizer) for i, e in enumerate(found)])
+    """Generate a continuation, or take a given one, and explain every token of it: see ``Explainer.generate``."""
+    if can_generate(model) is False:
+        raise ModelError(NOT_CAUSAL.format(type(model).__name__))
+    text, user_spans = apply_template(reader.tokenizer, prompt)
+    continued = continue_prompt(model, reader, text, user_spans, continuation, max_new_tokens, sampling)
+    targets = [At(continued.first + i, token) for i, token in enumerate(continued.ids)]
+    found = explain(model, continued.inputs, method, target=every(targets), **options)
+    if any(_looks_ahead(e, continued.first + i) for i, e in enumerate(found)):
+        raise ModelError(NOT_CAUSAL.format(type(model).__name__))
+    return Generation([_attach_text(e, continued, i, reader.tokenizer) for i, e in enumerate(found)])
 
 
 def _adds_up(e: Explanation) -> bool:
-    """Whether explanations like this one sum to that of a sum: one plain backward, from the target's own logit."""
+    """Whether the explanation of a sum of logits is the sum of explanations: one plain backward pass from a logit."""
     try:
         method = create(e.method, dict(e.options))
-    except MethodError:  # several methods, or one that is not registered here
+    except MethodError:  # a sum of several methods, or one that is not registered here
         return False
     book = method.rulebook()
     if not isinstance(method, InputLevel) or book.phase is not None or book.maps or not book.books:
         return False
-    if e.ledger is None or e.target is None:  # other scores than the method's own, or of a function
+    if e.ledger is None or e.target is None:  # scores that were changed, or a function as target
         return False
     return torch.equal(e.value, e.logits.gather(1, e.target[:, None])[:, 0])
 
 
 def _looks_ahead(e: Explanation, last: int) -> bool:
-    """Whether relevance went behind the position that answered; without books, a method may put it anywhere."""
+    """Whether a later position than the predicting one has relevance; methods without a ledger are not checked."""
     if e.ledger is None or "decoder" in e.streams:
         return False
     return bool(e.scores[:, last + 1 :].abs().sum() > 1e-6 * e.scores.abs().sum())
 
 
-def _attached(e: Explanation, written: Written, i: int, tokenizer: Any) -> Explanation:
-    """The explanation of the i-th token, with the text; what comes after it is no part of its input."""
-    special, last = e.special.clone(), written.first + i
+def _attach_text(e: Explanation, continued: Continuation, i: int, tokenizer: Any) -> Explanation:
+    """Return the explanation of the i-th token with its text; later tokens are no part of its input."""
+    special = e.special.clone()
+    last = continued.first + i
     if "decoder" not in e.streams:
         special[:, last + 1 :] = True
-    marks = torch.tensor(written.special, device=special.device)
-    special[:, : len(marks)] |= marks
-    said = None if e.prediction is None else str(tokenizer.decode([int(e.prediction[0])]))
+    added = torch.tensor(continued.special, device=special.device)
+    special[:, : len(added)] |= added
+    predicted = () if e.prediction is None else (str(tokenizer.decode([int(e.prediction[0])])),)
     return replace(
         e,
         special=special,
-        origins=(dict(written.origins),),
-        target_names=(str(tokenizer.decode([written.ids[i]])),),
-        prediction_names=() if said is None else (said,),
+        origins=(dict(continued.origins),),
+        target_names=(str(tokenizer.decode([continued.ids[i]])),),
+        prediction_names=predicted,
     )

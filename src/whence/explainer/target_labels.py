@@ -1,4 +1,4 @@
-"""What a model can be asked, and what it answers, in the user's words: labels, tokens, how well two things fit."""
+"""Targets and predictions in the user's words: class labels, tokens, image-text similarity."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from torch import Tensor, nn
 
 from ..errors import InputError, TargetError
 from ..explanations.explanation import Explanation
-from ..inputs.image_text import JointReader
+from ..inputs.image_text import ImageTextReader
 from ..inputs.sample import Reader, Sample
-from ..inputs.token_output import answers_in_tokens, can_write
+from ..inputs.token_output import can_generate, predicts_tokens
 from ..targets.class_indices import listed, plain
 from ..targets.seed import class_index, labels_of
 from ..targets.specs import At, Contrast, Every, Labelled, checked, labelled
 
 
-class Answers:
-    """The answers of one model.
+class TargetLabels:
+    """The names of a model's outputs: resolves the user's targets, and names targets and predictions.
 
     Args:
         model: the model.
-        reader: what reads its inputs.
-        processor: what the reader was made from.
+        reader: the reader of its inputs.
+        processor: the processor that the reader uses.
         labels: names of the classes, if the model's configuration has none.
     """
 
@@ -38,20 +38,20 @@ class Answers:
         self.processor = processor
         self.labels = dict(enumerate(labels)) if isinstance(labels, Sequence) else dict(labels or {})
 
-    def target(self, target: Any, samples: Sequence[Sample] = ()) -> Any:
-        """A target as :func:`whence.explain` takes it: labels and tokens as numbers, positions where needed."""
+    def resolve(self, target: Any, samples: Sequence[Sample] = ()) -> Any:
+        """Return a target as :func:`whence.explain` takes it: labels and tokens as indices, positions where needed."""
         target = checked(target)
         if isinstance(target, Every):
-            return Every(tuple(self.target(one, samples) for one in target.targets))
+            return Every(tuple(self.resolve(one, samples) for one in target.targets))
         if isinstance(target, At):
-            return replace(target, target=self._classes(target.target))
+            return replace(target, target=self._class_indices(target.target))
         if callable(target):
             return labelled(target, self.labels or labels_of(self.model))
-        if target is None and self.compares():
+        if target is None and self.compares_image_and_text():
             return similarity
-        resolved = self._classes(target)
+        resolved = self._class_indices(target)
         positions = [s.position for s in samples]
-        if not self._fills() and all(position is None for position in positions):
+        if not self._is_masked_lm() and all(position is None for position in positions):
             return resolved
         if None in positions:
             mask = getattr(self.reader and getattr(self.reader, "tokenizer", None), "mask_token", None) or "[MASK]"
@@ -61,23 +61,23 @@ class Answers:
             )
         return At([p for p in positions if p is not None], resolved)
 
-    def _classes(self, target: Any) -> Any:
-        """Labels or tokens as numbers: one for all, one for each, or one rather than another."""
+    def _class_indices(self, target: Any) -> Any:
+        """Return labels or tokens as indices: one for all, one for each, or a contrast."""
         if isinstance(target, Contrast):
-            return Contrast(self._classes(target.target), self._classes(target.other))
+            return Contrast(self._class_indices(target.target), self._class_indices(target.other))
         given = plain(target)
         if isinstance(given, list):
-            inner = [self._class(t) for t in given]
+            inner = [self._class_index(t) for t in given]
             return None if all(t is None for t in inner) else inner
-        return self._class(given)
+        return self._class_index(given)
 
-    def _class(self, target: Any) -> Any:
-        """A label or token as a number."""
+    def _class_index(self, target: Any) -> Any:
+        """Return a label or token as an index; other targets as they are."""
         if not isinstance(target, str):
             return target
         if self.labels:
             return class_index(target, max(self.labels) + 1, self.labels)
-        if not self.speaks():
+        if not self.are_tokens():
             return target
         tokenizer = self._tokenizer()
         unknown = getattr(tokenizer, "unk_token_id", None)
@@ -90,66 +90,70 @@ class Answers:
             return int(known[target])
         raise TargetError(f"'{target}' is not one token of this model's vocabulary: choose one token, or its number.")
 
-    def compares(self) -> bool:
-        """Whether the model says how well a picture fits a text."""
-        return isinstance(self.reader, JointReader) and hasattr(self.model, "logit_scale")
+    def compares_image_and_text(self) -> bool:
+        """Whether the model's output is the similarity of an image and a text."""
+        return isinstance(self.reader, ImageTextReader) and hasattr(self.model, "logit_scale")
 
     def _tokenizer(self) -> Any:
         return getattr(self.reader, "tokenizer", None) or getattr(self.processor, "tokenizer", None)
 
-    def speaks(self) -> bool:
-        """Whether the classes are tokens."""
+    def are_tokens(self) -> bool:
+        """Whether the model's classes are the tokens of its vocabulary."""
         if self._tokenizer() is None:
             return False
-        can = can_write(self.model)
-        return self._fills() or (answers_in_tokens(self.model, self._tokenizer()) if can is None else can)
+        generates = can_generate(self.model)
+        if generates is None:
+            generates = predicts_tokens(self.model, self._tokenizer())
+        return self._is_masked_lm() or generates
 
-    def _fills(self) -> bool:
-        """Whether the model guesses masked tokens."""
-        return bool(getattr(getattr(self.reader, "text", self.reader), "fills", False))
+    def _is_masked_lm(self) -> bool:
+        """Whether the model fills in masked tokens."""
+        return bool(getattr(getattr(self.reader, "text", self.reader), "is_masked_lm", False))
 
-    def named(self, e: Explanation, target: Any) -> Explanation:
-        """An explanation with its classes by their names."""
-        if target is None and self.compares():
-            return _paired(e)
+    def attach_names(self, e: Explanation, target: Any) -> Explanation:
+        """Return an explanation with the names of its target and predicted classes."""
+        if target is None and self.compares_image_and_text():
+            return _own_pairs(e)
         if self.labels and e.prediction is not None and len(self.labels) != e.logits.shape[-1]:
             raise InputError(f"{len(self.labels)} labels were given for a model of {e.logits.shape[-1]} classes.")
         if self.labels and e.prediction is not None:
-            return self._renamed(replace(e, labels=self.labels), target, lambda i: self.labels.get(i, str(i)))
-        if self.speaks() and e.prediction is not None:
-            return self._renamed(e, target, lambda i: str(self._tokenizer().decode([i])))
+            return self._with_names(replace(e, labels=self.labels), target, lambda i: self.labels.get(i, str(i)))
+        if self.are_tokens() and e.prediction is not None:
+            return self._with_names(e, target, lambda i: str(self._tokenizer().decode([i])))
         return e
 
-    def _renamed(self, e: Explanation, target: Any, name: Callable[[int], str]) -> Explanation:
-        """The explained and the predicted classes by their names."""
+    def _with_names(self, e: Explanation, target: Any, name: Callable[[int], str]) -> Explanation:
+        """Return an explanation with its target and predicted classes named by a function."""
         assert e.prediction is not None
-        said = tuple(map(name, e.prediction.tolist()))
+        predicted = tuple(map(name, e.prediction.tolist()))
         if e.target is None:
-            return replace(e, prediction_names=said)
-        asked = tuple(map(name, e.target.tolist()))
+            return replace(e, prediction_names=predicted)
+        explained = tuple(map(name, e.target.tolist()))
         inner = target.target if isinstance(target, At) else target
         if isinstance(inner, Contrast):
-            than = self._classes(inner.other)
-            others = said if than is None else map(name, than if isinstance(than, list) else [than] * len(asked))
-            asked = tuple(f"{a} rather than {b}" for a, b in zip(asked, others, strict=True))
-        return replace(e, target_names=asked, prediction_names=said)
+            other = self._class_indices(inner.other)
+            others = predicted
+            if other is not None:
+                others = tuple(map(name, other if isinstance(other, list) else [other] * len(explained)))
+            explained = tuple(f"{a} rather than {b}" for a, b in zip(explained, others, strict=True))
+        return replace(e, target_names=explained, prediction_names=predicted)
 
 
 def similarity(outputs: Any) -> Tensor:
-    """How well each picture fits its text: the target of models that compare the two."""
+    """Return the similarity of each image and its text: the target of models that compare the two."""
     pairs: Tensor = outputs.logits_per_image
     return pairs.diagonal()
 
 
-def _paired(e: Explanation) -> Explanation:
-    """A batch of pairs, each for itself: how well its own picture fits its own text."""
+def _own_pairs(e: Explanation) -> Explanation:
+    """Reduce the logits ``[images, texts]`` of a batch to those of each image with its own text."""
     own = e.logits.diagonal()[:, None]
-    said = tuple(f"{float(value):.4g}" for value in own[:, 0])
-    return replace(e, logits=own, prediction=None, target=None, labels={}, task="", prediction_names=said)
+    names = tuple(f"{float(value):.4g}" for value in own[:, 0])
+    return replace(e, logits=own, prediction=None, target=None, labels={}, task="", prediction_names=names)
 
 
 def with_targets(inputs: Iterable[Any], target: Any) -> Iterator[tuple[Any, Any]]:
-    """Each input with its target: one for all, or one for each."""
+    """Yield each input with its target: one for all, or one for each."""
     target = listed(target)
     if not isinstance(target, list):
         yield from zip(inputs, repeat(target), strict=False)
@@ -166,8 +170,8 @@ def with_targets(inputs: Iterable[Any], target: Any) -> Iterator[tuple[Any, Any]
         ) from error
 
 
-def shared(targets: list[Any]) -> Any:
-    """One target for a batch: what is the same everywhere, one per sample, or functions each of which has its own."""
+def batch_target(targets: list[Any]) -> Any:
+    """Join the targets of samples into one for their batch: a common one, a list, or a function of functions."""
     if all(t is targets[0] for t in targets):
         return targets[0]
     if all(callable(t) for t in targets):

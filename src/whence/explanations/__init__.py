@@ -1,1 +1,1 @@
-"""What the user holds: an explanation that shows, saves and compares itself."""
+"""Explanations as the user holds them: results that can be shown, saved and compared, and tables of scores."""

@@ -1,4 +1,4 @@
-"""What the user holds: a result that shows and saves itself, one or many."""
+"""Explanations as the user holds them: results that can be shown and saved, one or many."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from ..errors import FileError, InputError, WhenceError
 from ..render.view_model import Card
 from ..results import serialization
 from ..results.result import Result
-from ..results.validation import unsound
+from ..results.validation import first_fault
 from .inside_tables import table
 from .score_table import Table
 from .view_builder import cards
 
 
 def _figure(kind: str) -> Callable[[list[Card]], bytes]:
-    def draw(shown: list[Card]) -> bytes:
-        from ..render.figure.figure import draw as drawn
+    def render(shown: list[Card]) -> bytes:
+        from ..render.figure.figure import draw
 
-        return drawn(shown, kind)
+        return draw(shown, kind)
 
-    return draw
+    return render
 
 
 def _page(shown: list[Card]) -> bytes:
@@ -41,16 +41,17 @@ def _latex(shown: list[Card]) -> bytes:
     return document(shown).encode()
 
 
-DRAWN: dict[str, Callable[[list[Card]], bytes]] = {
+#: renderers by file ending
+RENDERERS: dict[str, Callable[[list[Card]], bytes]] = {
     ".html": _page, ".png": _figure("png"), ".svg": _figure("svg"), ".pdf": _figure("pdf"), ".tex": _latex,
 }  # fmt: skip
 
 
-class Looking:
-    """What can be looked at and kept."""
+class DisplayMixin:
+    """A mixin that shows and saves explanations."""
 
     def results(self) -> list[Result]:
-        """What there is to show, in order."""
+        """Return the results to show, in order."""
         raise NotImplementedError(f"{type(self).__name__} does not say what it shows.")
 
     def show(self) -> None:
@@ -65,15 +66,15 @@ class Looking:
         return fragment(cards(self.results()))
 
     def drawn(self, ending: str) -> bytes:
-        """What a picture or page of it holds."""
-        return DRAWN[ending](cards(self.results()))
+        """Return the content of a figure, page or LaTeX document of it."""
+        return RENDERERS[ending](cards(self.results()))
 
     def save(self, path: str | Path) -> Path:
-        """Write it to a file, whole or not at all.
+        """Write it to a file, atomically.
 
         Args:
-            path: its ending says how: ``.html`` (one page that needs nothing else), ``.png``, ``.svg``, ``.pdf``,
-                ``.tex``; ``.json`` and ``.safetensors`` can be read again with :func:`whence.load`.
+            path: its ending is the format: ``.html`` (a self-contained page), ``.png``, ``.svg``, ``.pdf``, ``.tex``;
+                ``.json`` and ``.safetensors`` can be read again with :func:`whence.load`.
 
         Returns:
             The path.
@@ -83,14 +84,14 @@ class Looking:
         """
         path = Path(path)
         ending = path.suffix.lower()
-        if ending not in serialization.WRITERS and ending not in DRAWN:
-            known = ", ".join([*DRAWN, *serialization.WRITERS])
+        if ending not in serialization.WRITERS and ending not in RENDERERS:
+            known = ", ".join([*RENDERERS, *serialization.WRITERS])
             raise InputError(f"Explanations are not saved as '{path.name}': use one of the endings {known}.")
         atomic_files.write(path, self.content(ending))
         return path
 
     def content(self, ending: str) -> bytes:
-        """What :meth:`save` writes into a file of that ending.
+        """Return the bytes that :meth:`save` writes into a file of that ending.
 
         Example:
             >>> e.content(".html")
@@ -100,8 +101,8 @@ class Looking:
         return self.drawn(ending)
 
 
-class Explanation(Looking, Result):
-    """Scores of a batch of B samples, with all that belongs to them: see :class:`Result` for its fields.
+class Explanation(DisplayMixin, Result):
+    """The explanation of a batch of B samples: its scores, targets and diagnostics (see :class:`Result` for fields).
 
     Example:
         >>> e = explainer("a gripping film")
@@ -111,14 +112,14 @@ class Explanation(Looking, Result):
     """
 
     def results(self) -> list[Result]:
-        """Itself."""
+        """Return the explanation itself, as a list."""
         return [self]
 
     def layer(self, number: int) -> Explanation:
-        """The relevance that entered one block, to be looked at as an explanation of its own.
+        """Return the relevance that entered one block, as an explanation.
 
         Args:
-            number: of the block, 0 for the first; negative numbers count from the end.
+            number: index of the block, 0 for the first; negative numbers count from the end.
 
         Example:
             >>> explainer("a gripping film").layer(3).show()
@@ -131,13 +132,13 @@ class Explanation(Looking, Result):
         at = number % count
         scores = self.layers[:, at]
         return replace(
-            self, scores=scores, streams=self._parted(scores), ledger=None, layers=None, heads=None,
+            self, scores=scores, streams=self._split_streams(scores), ledger=None, layers=None, heads=None,
             branches=None, pairs=None if self.pairs is None else self.pairs[:, at : at + 1],
             options={**self.options, "layer": at},
         )  # fmt: skip
 
-    def _parted(self, scores: Tensor) -> dict[str, Tensor]:
-        """Scores of the sequence that the blocks read, as streams: one, or the parts that it is joined of."""
+    def _split_streams(self, scores: Tensor) -> dict[str, Tensor]:
+        """Split scores of the sequence that the blocks read into streams: one, or those that it concatenates."""
         first, *others = self.streams
         if self.streams[first].shape == scores.shape:
             return {first: scores}
@@ -147,14 +148,14 @@ class Explanation(Looking, Result):
         return dict(zip(self.streams, scores.split([s.shape[1] for s in self.streams.values()], 1), strict=True))
 
     def table(self, what: str = "heads", layer: int | None = None, sample: int = 0) -> Table:
-        """What happened inside, to be looked at: :meth:`Table.show`, :meth:`Table.save`.
+        """Return relevance inside the model as a table: see :meth:`Table.show`, :meth:`Table.save`.
 
         Args:
             what: ``"heads"`` (layers by heads), ``"layers"`` (relevance entering each block, by tokens),
-                ``"branches"`` (what the attention and the rest of each block wrote) or ``"pairs"`` (of one layer: from
-                each token to those it drew on). The last two need ``inside=True`` when the input is explained.
-            layer: of ``"pairs"``.
-            sample: of a batch.
+                ``"branches"`` (relevance of each block's residual branches: attention and the rest) or ``"pairs"``
+                (token-to-token relevance of one layer). The last two need ``inside=True`` when the input is explained.
+            layer: the layer of ``"pairs"``.
+            sample: the index in the batch.
 
         Example:
             >>> explainer("a gripping film").table("heads").save("heads.png")
@@ -164,7 +165,7 @@ class Explanation(Looking, Result):
         return table(self[sample], what, layer)
 
 
-class Explanations(Looking, list[Explanation]):
+class Explanations(DisplayMixin, list[Explanation]):
     """Several explanations: of many inputs, or of one input by several methods or for several targets.
 
     Example:
@@ -176,12 +177,12 @@ class Explanations(Looking, list[Explanation]):
         super().__init__(explanations)
 
     def results(self) -> list[Result]:
-        """Each, in order."""
+        """Return the explanations, in order."""
         return list(self)
 
 
 def load(path: str | Path) -> Explanation | Explanations:
-    """Read what :meth:`Explanation.save` wrote as ``.json`` or ``.safetensors``: equal to what was saved.
+    """Read explanations that :meth:`Explanation.save` wrote as ``.json`` or ``.safetensors``: equal to those saved.
 
     Returns:
         An explanation, or a list of them if several were saved together.
@@ -196,6 +197,6 @@ def load(path: str | Path) -> Explanation | Explanations:
         found = [Explanation.of(record) for record in records]
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RuntimeError) as error:
         raise FileError(f"'{path}' is damaged: {error}.") from error
-    for why in filter(None, map(unsound, found)):
+    for why in filter(None, map(first_fault, found)):
         raise FileError(f"'{path}' is damaged: {why}.")
     return found[0] if len(found) == 1 else Explanations(found)

@@ -1,4 +1,4 @@
-"""From a result to the tables of what happened inside."""
+"""Tables of relevance inside the model: heads, layers, residual branches, token pairs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ ABSENT = {
 
 
 def table(one: Result, what: str, layer: int | None = None) -> Table:
-    """What happened inside, of a batch of one."""
+    """Return relevance inside the model, of a batch of one."""
     if what not in ABSENT:
         raise InputError(f"There is no table of '{what}': choose one of {', '.join(ABSENT)}.")
     found: Tensor | None = getattr(one, what)
     if found is None:
         raise WhenceError(f"This explanation has no {what}: {ABSENT[what].format(method=one.method)}.")
-    values, named = _numbers(found[0]), f"{one.method}: {one.target_names[0] if one.target_names else 'the target'}"
+    values = _numbers(found[0])
+    named = f"{one.method}: {one.target_names[0] if one.target_names else 'the target'}"
     if what == "heads":
         layers, heads = values.shape
         return Table(f"What each head carried, {named}", values, _layers(layers), _numbered(heads), "layer", "head")
@@ -43,7 +44,7 @@ def table(one: Result, what: str, layer: int | None = None) -> Table:
 
 
 def token_names(one: Result, count: int, stream: str | None = None) -> tuple[str, ...]:
-    """What the positions of a stream are called: tokens of a text, rows and columns of patches, numbers."""
+    """Return names of the positions of a stream: tokens of a text, rows and columns of patches, or indices."""
     stream = stream or next(iter(one.streams), "")
     origin = one.origins[0].get(stream) if one.origins else None
     if isinstance(origin, TextOrigin) and len(origin.tokens) == count:

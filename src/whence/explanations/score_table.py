@@ -1,4 +1,4 @@
-"""A table of scores: layers by heads, layers by tokens, tokens by tokens, tokens written by tokens read."""
+"""A table of scores: layers by heads, layers by tokens, tokens by tokens, generated tokens by tokens."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 from .._utils import atomic_files
 from ..errors import InputError
-from ..render.view_model import Cells
+from ..render.view_model import ScoreGrid
 
 ENDINGS = (".png", ".svg", ".pdf", ".html", ".csv")
 
 
-class Table(Cells):
-    """Scores with a name for each row and column, to be looked at and kept.
+class Table(ScoreGrid):
+    """A table of scores, with a name for each row and column, that can be shown and saved.
 
     Example:
         >>> e.table("heads").save("heads.png")
@@ -22,28 +22,29 @@ class Table(Cells):
 
     def show(self) -> None:
         """Print it, in colour where there is a terminal."""
-        from ..render.score_table import show
+        from ..render.table_views import show
 
         show(self)
 
     def _repr_html_(self) -> str:
-        from ..render.score_table import fragment
+        from ..render.table_views import fragment
 
         return fragment(self)
 
     def save(self, path: str | Path) -> Path:
-        """Write it to a file; its ending says how: ``.png``, ``.svg``, ``.pdf``, ``.html`` or ``.csv``."""
-        from ..render import score_table
+        """Write it to a file of the format of its ending: ``.png``, ``.svg``, ``.pdf``, ``.html`` or ``.csv``."""
+        from ..render import table_views
 
-        path, ending = Path(path), Path(path).suffix.lower()
+        path = Path(path)
+        ending = path.suffix.lower()
         if ending not in ENDINGS:
             raise InputError(f"A table is not saved as '{path.name}': use one of the endings {', '.join(ENDINGS)}.")
         if ending == ".csv":
             atomic_files.write(path, self._csv().encode())
         elif ending == ".html":
-            atomic_files.write(path, score_table.page(self).encode())
+            atomic_files.write(path, table_views.page(self).encode())
         else:
-            atomic_files.write(path, score_table.draw(self, ending[1:]))
+            atomic_files.write(path, table_views.draw(self, ending[1:]))
         return path
 
     def _csv(self) -> str:

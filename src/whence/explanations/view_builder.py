@@ -1,4 +1,4 @@
-"""From a result to what a renderer is given."""
+"""Build the view model of results: cards, views and panels."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from ..render.view_model import Card, Panel, View
-from ..results.input_origin import ImageOrigin, Origin, SeriesOrigin, SoundOrigin, TextOrigin
+from ..results.input_origin import AudioOrigin, ImageOrigin, Origin, SeriesOrigin, TextOrigin
 from ..results.result import Result
 from ..results.word_segmentation import Piece
 
-DREW = 5  # words or patches that one drew on, at most
-FAINT = 0.1  # of the strongest of them: what is less is left out
+SOURCES = 5  # words or patches that are listed as attended to, at most
+FAINT = 0.1  # of the strongest source: weaker ones are left out
 
 
 def cards(results: Iterable[Result]) -> list[Card]:
-    """A card per input; results of the same input, one after the other, share one."""
+    """Return a card per input; consecutive results of the same input share one."""
     out: list[Card] = []
     before: object = None
     for result in results:
@@ -32,14 +32,14 @@ def cards(results: Iterable[Result]) -> list[Card]:
 
 
 def view(one: Result) -> View:
-    """A batch of one, to be looked at."""
+    """Return the view of a batch of one."""
     origins = one.origins[0] if one.origins else {}
     panels = tuple(_panel(one, name, origins.get(name)) for name in one.streams)
     chances = one.probabilities
     prediction = None if one.prediction is None else int(one.prediction[0])
     target = None if one.target is None else int(one.target[0])
     several = one.task == "multi-label" and int((one.logits[0] > 0).sum()) > 1
-    kept, absorbed = _ledger(one)
+    block_relevance, absorbed = _ledger(one)
     return View(
         method=one.method,
         options=", ".join(f"{k}={v}" for k, v in one.options.items()),
@@ -51,7 +51,7 @@ def view(one: Result) -> View:
         panels=panels,
         limit=max((float(np.abs(_shown(p)).max(initial=0.0)) for p in panels), default=0.0),
         signed=any(bool((_shown(p) < 0).any()) for p in panels),
-        kept=kept,
+        block_relevance=block_relevance,
         absorbed=absorbed,
         notes=tuple(_notes(one, origins.values())),
     )
@@ -63,7 +63,7 @@ def _panel(one: Result, name: str, origin: Origin | None) -> Panel:
     grid = one.grid if name == "image" or len(one.streams) == 1 else None
     if isinstance(origin, TextOrigin):
         special = np.array([span is None for span in origin.spans])
-    if isinstance(origin, SoundOrigin) and grid is not None:  # frequency by time: what is heard when
+    if isinstance(origin, AudioOrigin) and grid is not None:  # frequency by time
         patches = one.patches[0].double().cpu().numpy()
         return Panel(name, patches.sum(0), np.zeros(grid[1], bool), origin, grid=grid, patches=patches)
     if isinstance(origin, SeriesOrigin):
@@ -81,14 +81,14 @@ def _panel(one: Result, name: str, origin: Origin | None) -> Panel:
         heat=one.heatmap()[0].double().cpu().numpy() if has_picture and grid is not None else None,
         grid=grid,
         patches=None if grid is None else one.patches[0].double().cpu().numpy(),
-        drew=_drew(one, name, pieces, grid),
+        sources=_sources(one, name, pieces, grid),
     )
 
 
-def _drew(
+def _sources(
     one: Result, name: str, pieces: Sequence[Piece], grid: tuple[int, int] | None
 ) -> tuple[tuple[tuple[int, float], ...], ...]:
-    """What each word or patch drew on most, in all layers together: see ``Result.pairs``."""
+    """Return the words or patches that each attended to most, summed over layers: see ``Result.pairs``."""
     if one.pairs is None or name != next(iter(one.streams)):
         return ()
     if pieces:
@@ -100,7 +100,7 @@ def _drew(
         row[list(positions)] = 1.0
     moved = members @ one.pairs[0].sum(0).double().cpu().numpy() @ members.T
     np.fill_diagonal(moved, 0.0)
-    strongest = np.argsort(-np.abs(moved), axis=1, kind="stable")[:, :DREW]
+    strongest = np.argsort(-np.abs(moved), axis=1, kind="stable")[:, :SOURCES]
     return tuple(
         tuple((int(j), float(row[j])) for j in best if abs(row[j]) > FAINT * np.abs(row).max())
         for row, best in zip(moved, strongest, strict=True)
@@ -108,7 +108,7 @@ def _drew(
 
 
 def _shown(panel: Panel) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """The scores that a reader sees: of words, of patches, of positions."""
+    """Return the scores that are shown: of words, of patches, of positions."""
     if panel.pieces:
         return np.array([p.score for p in panel.pieces if p.score is not None])
     if panel.patches is not None:
@@ -117,13 +117,14 @@ def _shown(panel: Panel) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
 
 
 def _ledger(one: Result) -> tuple[tuple[float, ...], tuple[tuple[str, float], ...]]:
-    """Shares of the target's relevance: entering each block, and taken by the operations that took most."""
+    """Return shares of the target's relevance: entering each block, and absorbed by the largest operations."""
     ledger = one.ledger
     if ledger is None or not ledger.sums.shape[1] or float(ledger.total[0]) == 0:
         return (), ()
     total = float(ledger.total[0])
-    kept = tuple(float(x) / total for x in ledger.sums[0])
-    return kept, tuple((f"{kind} {name}".strip(), amount / total) for kind, name, _, amount in ledger.largest(5))
+    block_relevance = tuple(float(x) / total for x in ledger.sums[0])
+    largest = ledger.largest(5)
+    return block_relevance, tuple((f"{kind} {name}".strip(), amount / total) for kind, name, _, amount in largest)
 
 
 def _notes(one: Result, origins: Iterable[Origin]) -> Iterable[str]:
@@ -135,7 +136,7 @@ def _notes(one: Result, origins: Iterable[Origin]) -> Iterable[str]:
         yield f"The text was read in {one.options['windows']} windows; the answer is their mean by length."
     plain = one.coverage.plain
     has_rules = any(rule != "gradient (linear)" for rule in one.coverage.ruled.values())
-    if plain and has_rules:  # where all is gradient, the gradient is the method
+    if plain and has_rules:  # of a gradient method, plain gradients are not worth a note
         names = ", ".join(name for name, _ in plain.most_common(4))
         yield (
             f"{sum(plain.values())} of {sum(one.coverage.seen.values())} operations have no rule and were passed by "
@@ -144,12 +145,12 @@ def _notes(one: Result, origins: Iterable[Origin]) -> Iterable[str]:
 
 
 def _title(origins: Iterable[Origin], i: int) -> str:
-    """The input in a few words."""
+    """Return a short name of the input."""
     for origin in origins:
         if isinstance(origin, TextOrigin):
             text = " | ".join(" ".join(t.split()) for t in origin.texts)
             return text if len(text) <= 60 else text[:59] + "…"
-        if isinstance(origin, ImageOrigin | SoundOrigin) and origin.name:
+        if isinstance(origin, ImageOrigin | AudioOrigin) and origin.name:
             return origin.name
         if isinstance(origin, SeriesOrigin):
             return f"Series {i + 1}"

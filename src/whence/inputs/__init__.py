@@ -1,1 +1,1 @@
-"""Raw inputs to tensors, and back: one reader per kind of input. A reader gives a :class:`Sample`."""
+"""Raw inputs to tensors, and back: one reader per modality, each of which returns a :class:`Sample`."""

@@ -1,4 +1,4 @@
-"""Recordings: read from a file or an array, at the rate that the model takes."""
+"""Audio: read from a file or an array, at the sampling rate that the model takes."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from torch import Tensor
 from .._utils.atomic_files import is_file, shortened
 from .._utils.optional_imports import need
 from ..errors import InputError
-from ..results.input_origin import SoundOrigin
+from ..results.input_origin import AudioOrigin
 from .sample import Sample
 
 LONGEST = 1 << 28  # values of all channels, a gigabyte in memory: 4.6 hours of one channel at 16 kHz
 
 
-class SoundReader:
-    """Reads recordings with a HuggingFace feature extractor.
+class AudioReader:
+    """A reader of audio, by a HuggingFace feature extractor.
 
     Args:
-        extractor: called with the wave and its rate.
+        extractor: called with the waveform and its sampling rate.
     """
 
     kind = "audio"
@@ -34,18 +34,19 @@ class SoundReader:
         self.rate = int(getattr(extractor, "sampling_rate", 16000))
 
     def read(self, raw: Any) -> Sample:
-        """A path, a wave at the model's rate, or ``{"array": wave, "sampling_rate": rate}``."""
-        wave, rate, name = read_wave(raw, self.rate)
+        """Read a path, a waveform at the model's rate, or ``{"array": waveform, "sampling_rate": rate}``."""
+        wave, rate, name = read_waveform(raw, self.rate)
         if rate != self.rate:
             wave, rate = _resample(wave, rate, self.rate), self.rate
         out = self.extractor(wave, sampling_rate=rate, return_tensors="pt")
         tensors = {k: v for k, v in out.items() if isinstance(v, Tensor)}
         if not tensors:
             raise InputError(f"{type(self.extractor).__name__} made no tensor of the recording.")
-        return Sample(tensors, {"audio": SoundOrigin(wave, rate, self._heard(tensors, len(wave) / rate), name)})
+        seconds = self._input_seconds(tensors, len(wave) / rate)
+        return Sample(tensors, {"audio": AudioOrigin(wave, rate, seconds, name)})
 
-    def _heard(self, tensors: Mapping[str, Tensor], seconds: float) -> float:
-        """How many seconds the model's input stands for: extractors pad and cut."""
+    def _input_seconds(self, tensors: Mapping[str, Tensor], seconds: float) -> float:
+        """Return the seconds that the model's input covers: extractors pad and truncate."""
         values = next(iter(tensors.values()))
         if values.dim() == 2:
             return values.shape[1] / self.rate
@@ -58,8 +59,8 @@ class SoundReader:
         return seconds
 
 
-def read_wave(raw: Any, rate: int) -> tuple[npt.NDArray[np.float32], int, str]:
-    """A wave ``[N]`` of one channel, its rate and its name."""
+def read_waveform(raw: Any, rate: int) -> tuple[npt.NDArray[np.float32], int, str]:
+    """Return a waveform ``[N]`` of one channel, its sampling rate and its name."""
     name = ""
     if isinstance(raw, str | Path):
         name = Path(raw).name

@@ -1,4 +1,4 @@
-"""Which reader a model and its processor need."""
+"""Choose the reader that a model and its processor need."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 from torch import nn
 
 from ..errors import InputError
-from .audio import SoundReader
-from .image import PictureReader
-from .image_text import FEATURES, JointReader
+from .audio import AudioReader
+from .image import ImageReader
+from .image_text import FEATURES, ImageTextReader
 from .sample import Reader
 from .series import SeriesReader
 from .text import TextReader
@@ -19,8 +19,8 @@ MODALITIES = ("text", "image", "image and text", "audio", "series")
 
 
 def reader_for(model: nn.Module, processor: Any, modality: str | None, truncate: bool) -> Reader | None:
-    """The reader; ``None`` if only tensors can be given."""
-    kind = modality or _kind(model, processor)
+    """Return the reader; ``None`` if only tensors can be given."""
+    kind = modality or _find_modality(model, processor)
     if kind is None:
         return None
     if kind not in MODALITIES:
@@ -30,27 +30,27 @@ def reader_for(model: nn.Module, processor: Any, modality: str | None, truncate:
     if processor is None:
         raise InputError(f"To read {kind} this model needs a processor: Explainer(model, processor=...).")
     tokenizer = getattr(processor, "tokenizer", None) or processor
-    picture = getattr(processor, "image_processor", None) or processor
+    image_processor = getattr(processor, "image_processor", None) or processor
     if kind == "text":
         return TextReader(tokenizer, model, truncate)
     if kind == "image":
-        return PictureReader(picture, getattr(model, "main_input_name", None) or _first(model))
+        return ImageReader(image_processor, getattr(model, "main_input_name", None) or _image_argument(model))
     if kind == "audio":
-        return SoundReader(getattr(processor, "feature_extractor", None) or processor)
+        return AudioReader(getattr(processor, "feature_extractor", None) or processor)
     text = TextReader(tokenizer, model, truncate)
-    return JointReader(text, None if picture is tokenizer else PictureReader(picture))
+    return ImageTextReader(text, None if image_processor is tokenizer else ImageReader(image_processor))
 
 
-def _first(model: nn.Module) -> str:
-    """What a model calls its picture: ``pixel_values``, or, if it has no such argument, its first one."""
+def _image_argument(model: nn.Module) -> str:
+    """Return the model's argument for images: ``pixel_values``, or its first one if it has no such argument."""
     takes = inspect.signature(model.forward).parameters
     named = [name for name, p in takes.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
     anything = any(p.kind is p.VAR_KEYWORD for p in takes.values())
     return "pixel_values" if "pixel_values" in takes or anything or not named else named[0]
 
 
-def _kind(model: nn.Module, processor: Any) -> str | None:
-    """What a model reads: by the arguments it takes and what its processor makes."""
+def _find_modality(model: nn.Module, processor: Any) -> str | None:
+    """Return the modality of a model, by its arguments and its processor's outputs; ``None`` if it is not known."""
     takes = set(inspect.signature(model.forward).parameters)
     if processor is None:
         return "series" if getattr(model, "main_input_name", "") == "past_values" else None

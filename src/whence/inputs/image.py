@@ -1,4 +1,4 @@
-"""Pictures: read from a file, an array or PIL; and where each pixel of a picture ends up in a model's input."""
+"""Images: read from a file, an array or PIL; and where each pixel of an image lies in a model's input."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import torch
 from torch import Tensor
 
 from .._utils.atomic_files import is_file, shortened
-from .._utils.image_files import open_raster
+from .._utils.image_files import open_image
 from .._utils.optional_imports import need
 from ..errors import InputError
 from ..results.input_origin import ImageOrigin
 from .sample import Sample
 
 Process = Callable[[Any], dict[str, Tensor]]
-Placing = tuple[tuple[float, float], tuple[float, float], tuple[int, int]]  # scale, shift, size
+Placement = tuple[tuple[float, float], tuple[float, float], tuple[int, int]]  # scale, shift, size
 
 
-def read_picture(raw: Any) -> tuple[Any, str]:
-    """A PIL picture in RGB, upright, and its name."""
+def read_image(raw: Any) -> tuple[Any, str]:
+    """Return a PIL image in RGB, upright, and its name."""
     image = need("PIL.Image", "pictures", "vision")
     if isinstance(raw, str | Path):
         return _open(str(raw)), Path(raw).name
@@ -49,7 +49,7 @@ def _open(path: str) -> Any:
     if not is_file(path):
         raise InputError(f"There is no file '{shortened(path)}'.")
     try:
-        with open_raster(path) as opened:
+        with open_image(path) as opened:
             opened.load()
             return _upright(opened)
     except image.DecompressionBombError as error:
@@ -62,7 +62,7 @@ def _open(path: str) -> Any:
 
 
 def _upright(opened: Any) -> Any:
-    """Turned as the camera meant, transparency on white, 16 bits to 8."""
+    """Rotate an image as its EXIF data says, put transparency on white, convert 16 bits to 8."""
     image = need("PIL.Image", "pictures", "vision")
     turned = need("PIL.ImageOps", "pictures", "vision").exif_transpose(opened)
     if turned.mode.startswith("I;16") or turned.mode == "I":
@@ -75,7 +75,7 @@ def _upright(opened: Any) -> Any:
 
 
 def _bytes(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """An array ``[h, w]`` or ``[h, w, channels]`` of bytes, or of floats from 0 to 1."""
+    """Return an array ``[h, w]`` or ``[h, w, channels]`` of bytes, or of floats from 0 to 1, as bytes."""
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)) or array.size == 0:
         raise InputError(
             f"An array of shape {list(array.shape)} is no picture: it must be [height, width] or [height, width, "
@@ -94,8 +94,8 @@ def _bytes(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     return (array * 255).round().astype(np.uint8)
 
 
-class PictureReader:
-    """Reads pictures with a HuggingFace image processor, or any function from a PIL picture to a tensor.
+class ImageReader:
+    """A reader of images, by a HuggingFace image processor or any function from a PIL image to a tensor.
 
     Args:
         processor: the image processor.
@@ -110,18 +110,18 @@ class PictureReader:
         self.place = functools.lru_cache(maxsize=64)(self._place)
 
     def read(self, raw: Any) -> Sample:
-        """A path, a PIL picture or an array."""
-        picture, name = read_picture(raw)
+        """Read a path, a PIL image or an array."""
+        picture, name = read_image(raw)
         tensors = self.process(picture)
         return Sample(tensors, {"image": self.origin(picture, name)})
 
     def origin(self, picture: Any, name: str) -> ImageOrigin:
-        """The picture, and where it lies in the model's input."""
+        """Return the image, and where it lies in the model's input."""
         scale, shift, size = self.place(*picture.size)
         return ImageOrigin(np.asarray(picture), scale, shift, size, name)
 
     def process(self, picture: Any) -> dict[str, Tensor]:
-        """The model's arguments for one picture."""
+        """Return the model's arguments for one image."""
         if hasattr(self.processor, "image_mean") or hasattr(self.processor, "model_input_names"):
             out = self.processor(images=picture, return_tensors="pt")
         else:
@@ -130,24 +130,24 @@ class PictureReader:
             return {self.name: out if out.dim() == 4 else out[None]}
         return {k: v for k, v in out.items() if isinstance(v, Tensor)}
 
-    def _place(self, width: int, height: int) -> Placing:
+    def _place(self, width: int, height: int) -> Placement:
         def process(picture: Any) -> Tensor:
             return self.process(picture)[self.name]
 
-        larger = -(-64 // min(width, height))  # a few pixels are too coarse to be found again when they are enlarged
+        larger = -(-64 // min(width, height))  # enlarged from a few pixels, an image is too coarse to locate them
         if larger > 4:
-            scale, shift, size = placing(process, width * larger, height * larger)
+            scale, shift, size = find_placement(process, width * larger, height * larger)
             if scale != (1.0, 1.0):
                 return (scale[0] * larger, scale[1] * larger), shift, size
-        return placing(process, width, height)
+        return find_placement(process, width, height)
 
 
-def placing(process: Callable[[Any], Tensor], width: int, height: int) -> Placing:
-    """Where the pixels of a picture of this size end up in a processor's output, found by asking the processor.
+def find_placement(process: Callable[[Any], Tensor], width: int, height: int) -> Placement:
+    """Find where the pixels of an image of this size lie in a processor's output, by probing the processor.
 
-    It is given a black and a white picture, which show where it looks at the picture at all, and ramps, whose values
-    say from where each pixel comes: first over the whole picture, then, finer, over the part that was seen. So any
-    resizing, cropping and padding is undone, whatever it is called.
+    It processes a black and a white image, whose difference is the region that the image covers, and ramps, whose
+    values give the source of each pixel: first over the whole image, then, finer, over the visible part. So any
+    resizing, cropping and padding can be inverted, whatever the processor.
 
     Returns:
         ``scale`` and ``shift``, each ``(y, x)``, with output pixel = scale x pixel + shift, and the output's size.
@@ -156,7 +156,8 @@ def placing(process: Callable[[Any], Tensor], width: int, height: int) -> Placin
     seen = (white - black).abs() > 0.5 * (white - black).abs().max()
     axes = []
     for axis, count in enumerate((height, width)):
-        low, high = 0.0, float(count)
+        low = 0.0
+        high = float(count)
         for _ in range(2):
             ramp = np.clip((np.arange(count) + 0.5 - low) / (high - low), 0, 1) * 255
             ramp = np.broadcast_to(ramp[:, None] if axis == 0 else ramp[None], (height, width))
@@ -165,14 +166,15 @@ def placing(process: Callable[[Any], Tensor], width: int, height: int) -> Placin
             scale, shift = _fit(along, seen.any(1 - axis), count)
             ends = sorted((edge - shift) / scale for edge in (0, len(along)))
             margin = 0.1 * (ends[1] - ends[0]) + 2
-            low, high = max(0.0, ends[0] - margin), min(float(count), ends[1] + margin)
-        axes.append(_whole(scale, shift, count))
+            low = max(0.0, ends[0] - margin)
+            high = min(float(count), ends[1] + margin)
+        axes.append(_snap(scale, shift, count))
     (scale_y, shift_y), (scale_x, shift_x) = axes
     return (scale_y, scale_x), (shift_y, shift_x), (black.shape[0], black.shape[1])
 
 
 def _plane(process: Callable[[Any], Tensor], grey: npt.NDArray[Any]) -> Tensor:
-    """What a processor makes of a grey picture, ``[height, width]``."""
+    """Return a processor's output for a grey image, ``[height, width]``."""
     image = need("PIL.Image", "pictures", "vision")
     out = process(image.fromarray(grey.round().astype(np.uint8)).convert("RGB"))
     if out.dim() != 4 or len(out) != 1:
@@ -184,9 +186,9 @@ def _plane(process: Callable[[Any], Tensor], grey: npt.NDArray[Any]) -> Tensor:
 
 
 def _fit(pixels: Tensor, seen: Tensor, count: int) -> tuple[float, float]:
-    """The straight line from pixels of a picture (0 to ``count``) to pixels of the output."""
+    """Fit the straight line from pixels of an image (0 to ``count``) to pixels of the output."""
     at = seen.nonzero().flatten().double()
-    edge = max(1, len(at) // 20) if len(at) > 8 else 0  # borders are blurred differently
+    edge = max(1, len(at) // 20) if len(at) > 8 else 0  # resizing blurs borders differently
     at = at[edge : len(at) - edge]
     if count == 1 or len(at) < 2:
         return len(seen) / count, 0.0
@@ -202,8 +204,8 @@ def _fit(pixels: Tensor, seen: Tensor, count: int) -> tuple[float, float]:
     return 1 / slope, -offset / slope
 
 
-def _whole(scale: float, shift: float, count: int) -> tuple[float, float]:
-    """Processors resize to, and cut at, whole pixels: what is near to them is them."""
+def _snap(scale: float, shift: float, count: int) -> tuple[float, float]:
+    """Round to whole pixels where they are near: processors resize to and crop at whole pixels."""
     size = round(scale * count)
     if size != 0 and abs(scale * count - size) < 0.01 * abs(size) + 0.5:
         exact = size / count

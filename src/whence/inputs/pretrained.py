@@ -1,4 +1,4 @@
-"""A model and its processor, from a directory or the hub: safely, and as the model's own configuration says."""
+"""Load a model and its processor from a directory or the hub: without running code, in the class it was saved as."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .smiles import SmilesTokenizer
 
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "spiece.model", "sentencepiece.bpe.model", "vocab.json")
-#: numbers of things that are made one by one before any weight is looked for: a damaged one would fill the memory
+#: limits of configuration values: modules are built before weights are read, so a damaged value would fill the memory
 MOST = {
     "num_hidden_layers": 10_000, "num_layers": 10_000, "n_layer": 10_000, "n_layers": 10_000, "encoder_layers": 10_000,
     "decoder_layers": 10_000, "num_experts": 10_000, "num_local_experts": 10_000, "n_routed_experts": 10_000,
@@ -28,13 +28,13 @@ REMOTE = (
 
 
 def load_model(name: str, dtype: Any, trust_remote_code: bool, allow_pickle: bool, **options: Any) -> nn.Module:
-    """The model that a directory, or a repository of the hub, holds, in the class that its configuration names."""
+    """Load the model of a directory or a repository of the hub, in the class that its configuration names."""
     transformers = need("transformers", "pretrained models", "hf")
     directory = Path(name).expanduser()
     if directory.exists() or name.startswith((".", "/", "~")) or "\\" in name:
         _check_directory(directory, allow_pickle)
         name = str(directory)
-    with _explained(name, "model"):
+    with _load_errors(name, "model"):
         config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code, **options)
         cls = _class(transformers, config, trust_remote_code)
         pickle = {} if allow_pickle else {"use_safetensors": True}
@@ -48,7 +48,7 @@ def load_model(name: str, dtype: Any, trust_remote_code: bool, allow_pickle: boo
 
 
 def load_processor(name: str, model: nn.Module, trust_remote_code: bool, **options: Any) -> Any:
-    """The tokenizer, image processor or feature extractor, or what holds several; ``None`` for time series."""
+    """Load the tokenizer, image processor, feature extractor or combined processor; ``None`` for time series."""
     transformers = need("transformers", "pretrained models", "hf")
     if getattr(model, "main_input_name", "") == "past_values":
         return None
@@ -67,7 +67,7 @@ def load_processor(name: str, model: nn.Module, trust_remote_code: bool, **optio
     for loader in ("AutoProcessor", "AutoTokenizer", "AutoImageProcessor", "AutoFeatureExtractor"):
         try:
             return getattr(transformers, loader).from_pretrained(name, trust_remote_code=trust_remote_code, **options)
-        except Exception as error:  # each loader fails in ways of its own; all reasons are given below
+        except Exception as error:  # each loader has its own exceptions; all are listed below
             tried.append(f"{loader}: {str(error).splitlines()[0][:160] if str(error) else type(error).__name__}")
     raise ModelError(
         f"No tokenizer or image processor is found in '{name}'. Save it beside the model "
@@ -104,7 +104,7 @@ def _check_directory(directory: Path, allow_pickle: bool) -> None:
 
 
 def _class(transformers: Any, config: Any, trust_remote_code: bool) -> Any:
-    """The class that the configuration names."""
+    """Return the class that the configuration names."""
     names = getattr(config, "architectures", None) or []
     if getattr(config, "auto_map", None) and not hasattr(transformers, (names or ["?"])[0]):
         if not trust_remote_code:
@@ -132,13 +132,13 @@ def _check_loaded(name: str, report: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def _explained(name: str, what: str) -> Any:
-    """A library's many errors as a sentence."""
+def _load_errors(name: str, what: str) -> Any:
+    """Raise any error of a library as a :class:`ModelError`."""
     try:
         yield
     except (InputError, FileError, ModelError, MissingError):
         raise
-    except Exception as error:  # HuggingFace, safetensors and the network each have their own
+    except Exception as error:  # HuggingFace, safetensors and the network each have their own exceptions
         if "trust_remote_code" in str(error):
             raise ModelError(REMOTE) from error
         first = str(error).strip().splitlines()
@@ -149,7 +149,7 @@ def _explained(name: str, what: str) -> Any:
 
 
 def quiet() -> None:
-    """No bars and no messages of transformers, for the rest of this process: for commands and worker processes."""
+    """Turn off progress bars and messages of transformers in this process: for commands and workers."""
     try:
         from transformers.utils import logging
     except ImportError:  # load_model says how to get it

@@ -1,4 +1,4 @@
-"""One input as a model takes it, with the way back to what the user gave."""
+"""One input as the model's arguments, with the user's own input that they came from."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Sample:
 
     Attributes:
         tensors: the model's arguments by name, each a batch of one; under ``""`` the only positional one.
-        origins: what the user gave, by kind: ``text``, ``image``, ``audio``, ``series``.
-        pads: the value that fills each argument up to the length of a longer sample; empty where nothing may be padded.
-        position: where the answer stands, for a model that answers at every position.
-        alone: it cannot share a batch.
+        origins: the user's own input, by kind: ``text``, ``image``, ``audio``, ``series``.
+        pads: the padding value of each argument; empty where nothing may be padded.
+        position: the position of the prediction, for a model with an output at every position.
+        alone: whether it cannot share a batch.
     """
 
     tensors: dict[str, Tensor]
@@ -32,12 +32,12 @@ class Sample:
 
     @property
     def length(self) -> int:
-        """How long it is: what batches are sorted by."""
+        """The largest sequence length of its tensors: batches are sorted by it."""
         return max(t.shape[1] if t.dim() > 1 else 1 for t in self.tensors.values())
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """Samples of the same shape can share a batch; where padding is allowed, lengths may differ."""
+        """A key that samples of one batch share; where padding is allowed, it leaves out the length."""
         return tuple(
             (name, t.dtype, tuple(t.shape[2:] if name in self.pads else t.shape[1:]))
             for name, t in self.tensors.items()
@@ -45,17 +45,17 @@ class Sample:
 
 
 class Reader(Protocol):
-    """Reads one kind of input."""
+    """A reader of one modality."""
 
     kind: str
 
     def read(self, raw: Any) -> Sample:
-        """One raw input as a sample, or an error that says what is wrong with it."""
+        """Read one raw input; raise an error that says what is wrong with it."""
         ...
 
 
 def collate(samples: Sequence[Sample]) -> dict[str, Tensor]:
-    """Samples of one shape as a batch, padded on the right."""
+    """Collate samples of one shape into a batch, padded on the right."""
     out: dict[str, Tensor] = {}
     for name in samples[0].tensors:
         each = [sample.tensors[name] for sample in samples]
@@ -70,11 +70,11 @@ def collate(samples: Sequence[Sample]) -> dict[str, Tensor]:
 
 
 def batches(samples: Sequence[Sample], size: int, tokens: int | None = None) -> list[list[int]]:
-    """Places of samples that go together: of one shape, sorted by length so that little is padded.
+    """Return the indices of samples in batches: of one shape, sorted by length so that little is padded.
 
     Args:
         samples: of any shapes.
-        size: how many go together, at most.
+        size: samples of one batch, at most.
         tokens: positions of one batch, padding included, at most; a longer sample is a batch of its own.
     """
     groups: dict[Any, list[int]] = {}

@@ -14,7 +14,7 @@ from .sample import Sample
 
 
 class SeriesReader:
-    """Reads time series for models that take ``[batch, time, channels]``.
+    """A reader of time series, for models that take ``[batch, time, channels]``.
 
     Args:
         model: for the length and the channels that it takes.
@@ -30,7 +30,7 @@ class SeriesReader:
         self.channels = getattr(config, "num_input_channels", None)
 
     def read(self, raw: Any) -> Sample:
-        """An array ``[time]`` or ``[time, channels]``, a list of numbers, or a pandas table (its columns are named)."""
+        """Read an array ``[time]`` or ``[time, channels]``, a list of numbers, or a pandas table with named columns."""
         names = tuple(str(c) for c in getattr(raw, "columns", ()))
         try:
             values = np.asarray(raw, dtype=np.float64)

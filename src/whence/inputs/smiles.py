@@ -1,4 +1,4 @@
-"""Molecules as text: SMILES cut into atoms, bonds and rings."""
+"""Molecules as text: SMILES tokenized into atoms, bonds and rings."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ SYMBOL = re.compile(r"\[[^\]]*\]|Br|Cl|%\d\d|>>|.", re.DOTALL)
 
 
 class SmilesTokenizer:
-    """A tokenizer for models of molecules: the vocabulary is one symbol a line, as in RXNMapper and rxnfp.
+    """A tokenizer for models of molecules, after Schwaller et al. 2018.
 
-    Schwaller et al. 2018 cut SMILES this way.
+    The vocabulary file has one symbol per line, as in RXNMapper and rxnfp.
 
     Example:
         >>> tokenizer = SmilesTokenizer.from_vocabulary("model/vocab.txt")
@@ -25,7 +25,7 @@ class SmilesTokenizer:
     """
 
     molecules = True
-    is_fast = True  # it knows where each symbol stands
+    is_fast = True  # it returns an offset mapping
 
     def __init__(self, vocabulary: Mapping[str, int]) -> None:
         self.vocabulary = dict(vocabulary)
@@ -41,7 +41,7 @@ class SmilesTokenizer:
 
     @staticmethod
     def reads(path: Path) -> bool:
-        """Whether a vocabulary is one of molecules: it has carbon, aromatic carbon, a bond and stereo centres."""
+        """Whether a vocabulary is of molecules: it has carbon, aromatic carbon, a bond and stereo centres."""
         lines = set(path.read_text(encoding="utf-8", errors="replace").splitlines()[:2000])
         return {"C", "c", "=", "(", ")"} <= lines and any(line.startswith("[C@") for line in lines)
 
@@ -49,7 +49,7 @@ class SmilesTokenizer:
         return len(self.vocabulary)
 
     def __call__(self, *texts: str, truncation: bool = False, max_length: int = 0, **_: Any) -> dict[str, list[Any]]:
-        """Ids, symbols and their places; ``[MASK]`` in the text is the mask."""
+        """Tokenize a molecule; ``[MASK]`` in the text is the mask token."""
         if len(texts) != 1:
             raise InputError("A molecule is one string; write a reaction as 'reactants>>product'.")
         (text,) = texts
@@ -66,5 +66,5 @@ class SmilesTokenizer:
         }  # fmt: skip
 
     def decode(self, ids: list[int]) -> str:
-        """Symbols of ids."""
+        """Return the symbols of ids as one string."""
         return "".join(self.symbols[i] for i in ids)

@@ -1,4 +1,4 @@
-"""Text: a string, or a pair of strings, to tokens; tokens back to the user's own characters."""
+"""Text: a string, or a pair of strings, to tokens, and tokens back to the user's own characters."""
 
 from __future__ import annotations
 
@@ -16,23 +16,26 @@ from ..errors import InputError, ModelError, WhenceWarning
 from ..results.input_origin import Span, TextOrigin
 from ..results.word_segmentation import words
 from .sample import Sample
-from .token_output import answers_in_tokens, can_write, fills, first_step
+from .token_output import can_generate, decoder_start_token, is_masked_lm, predicts_tokens
 
-UNSET = 1_000_000  # a tokenizer that knows no limit gives a huge one
+UNSET = 1_000_000  # a tokenizer without a limit has a huge one
 
 
 class TextReader:
-    """Reads text with a HuggingFace tokenizer, or anything that is called like one.
+    """A reader of texts, by a HuggingFace tokenizer or anything that is called like one.
 
     Args:
         tokenizer: called with a string (or two); returns ``input_ids`` and, if it can, ``offset_mapping``.
         model: for its limit of positions.
-        truncate: read the beginning of a text that is too long, and say so; otherwise refuse it.
+        truncate: truncate a text that is too long, with a warning; otherwise raise an error.
 
     Attributes:
-        fills: whether the model guesses tokens, and does not write.
-        guesses: whether it may: it has a score for each token, and does not say that it writes.
-        start: the token by which an encoder-decoder begins to write.
+        limit: how many tokens the model takes; ``None`` if there is no limit.
+        vocabulary_size: how many tokens the model knows; ``None`` where it is not known.
+        is_masked_lm: whether the model fills in masked tokens, and does not generate.
+        fills_masks: whether it may fill in masked tokens: it is a masked language model, or it has a logit for each
+            token and does not declare whether it generates.
+        decoder_start: the token by which the decoder of an encoder-decoder begins.
     """
 
     kind = "text"
@@ -40,39 +43,51 @@ class TextReader:
     def __init__(self, tokenizer: Any, model: nn.Module, truncate: bool = True) -> None:
         self.tokenizer = tokenizer
         self.truncate = truncate
-        self.limit = limit(tokenizer, model)
+        self.limit = token_limit(tokenizer, model)
         self.molecule = bool(getattr(tokenizer, "molecules", False))
-        self.takes = _arguments(model)
-        self.fills = fills(model, tokenizer)
-        self.guesses = self.fills or (can_write(model) is None and answers_in_tokens(model, tokenizer))
-        self.start = first_step(model)
-        self._check_vocabulary(model)
+        self.arguments = _argument_names(model)
+        self.is_masked_lm = is_masked_lm(model, tokenizer)
+        self.fills_masks = self.is_masked_lm or (can_generate(model) is None and predicts_tokens(model, tokenizer))
+        self.decoder_start = decoder_start_token(model)
+        self.vocabulary_size = _vocabulary_size(model)
+        self._check_vocabulary()
 
     def read(self, raw: Any) -> Sample:
-        """A string, or a pair of strings."""
+        """Read a string, or a pair of strings; truncate it to what the model takes."""
         texts = _texts(raw)
         full = self.encode(texts)
         used = full
         if self.limit is not None and len(full["input_ids"]) > self.limit:
             self._over_limit(len(full["input_ids"]))
             used = self.encode(texts, self.limit)
+        return self._sample(texts, used, full)
+
+    def read_whole(self, raw: Any) -> Sample:
+        """Read a string, or a pair of strings, also if it is longer than the model takes."""
+        texts = _texts(raw)
+        full = self.encode(texts)
+        return self._sample(texts, full, full)
+
+    def _sample(self, texts: tuple[str, ...], used: Mapping[str, Any], full: Mapping[str, Any]) -> Sample:
+        """Return the sample of a text, encoded as it is used and in full."""
         origin = self.origin(texts, used, full)
         tensors: dict[str, Tensor] = {
             n: torch.tensor([used[n]]) for n in ("input_ids", "attention_mask", "token_type_ids") if n in used
         }
         tensors.setdefault("attention_mask", torch.ones_like(tensors["input_ids"]))
-        tensors = {n: t for n, t in tensors.items() if self.takes is None or n in self.takes or n == "input_ids"}
+        if self.arguments is not None:
+            tensors = {n: t for n, t in tensors.items() if n in self.arguments or n == "input_ids"}
         pads = self._pads(tensors)
-        position = self._mask_position(tensors["input_ids"]) if self.guesses else None
-        if self.start is not None:  # the first token that an encoder-decoder would write
-            tensors["decoder_input_ids"], position = torch.tensor([[self.start]]), 0
+        position = self._mask_position(tensors["input_ids"]) if self.fills_masks else None
+        if self.decoder_start is not None:  # the prediction is the first token that an encoder-decoder would generate
+            tensors["decoder_input_ids"] = torch.tensor([[self.decoder_start]])
+            position = 0
         self._check_ids(tensors["input_ids"])
-        return Sample(
-            tensors, {"text": origin}, pads, position, alone=getattr(self.tokenizer, "pad_token_id", None) is None
-        )
+        alone = getattr(self.tokenizer, "pad_token_id", None) is None
+        return Sample(tensors, {"text": origin}, pads, position, alone)
 
     def _pads(self, tensors: Mapping[str, Tensor]) -> dict[str, float]:
-        """What fills shorter samples; nothing where padding on the right is not what the model expects."""
+        """Return the padding values by argument; empty where the model does not expect padding on the right."""
         pad = getattr(self.tokenizer, "pad_token_id", None)
         if pad is None or "attention_mask" not in tensors:
             return {}
@@ -88,11 +103,11 @@ class TextReader:
         return int(found[0]) if found else None
 
     def encode(self, texts: tuple[str, ...], most: int | None = None, special: bool = True) -> dict[str, Any]:
-        """What the tokenizer makes of a text, or a pair: lists by name, ``tokens`` and ``parts`` among them.
+        """Tokenize a text, or a pair: return lists by name, ``tokens`` and ``parts`` among them.
 
         Args:
             texts: the text, or both.
-            most: tokens, if there is a limit; the rest is cut off.
+            most: tokens, if there is a limit; the rest is truncated.
             special: whether the tokenizer adds its special tokens.
         """
         options: dict[str, Any] = {"return_special_tokens_mask": True, "return_attention_mask": True}
@@ -102,7 +117,7 @@ class TextReader:
             options["return_offsets_mapping"] = True
         cut = {"truncation": True, "max_length": most} if most is not None else {}
         try:
-            with _quiet(self.tokenizer):
+            with _without_length_warning(self.tokenizer):
                 encoding = self.tokenizer(*texts, **cut, **options)
         except (UnicodeError, TypeError) as error:
             raise InputError(
@@ -119,7 +134,7 @@ class TextReader:
         return out
 
     def origin(self, texts: tuple[str, ...], used: Mapping[str, Any], full: Mapping[str, Any]) -> TextOrigin:
-        """Where each token stands in the user's strings, and what was left unread."""
+        """Return where each token is in the user's strings, and which characters were truncated."""
         spans = self.spans(texts, used)
         unread: list[Span] = []
         if full is not used:
@@ -133,11 +148,11 @@ class TextReader:
         return TextOrigin(texts, tuple(used["tokens"]), tuple(spans), tuple(unread), self.molecule)
 
     def spans(self, texts: tuple[str, ...], encoding: Mapping[str, Any]) -> list[Span | None]:
-        """Where each token stands in the user's strings; ``None`` for those that the user did not write."""
+        """Return where each token is in the user's strings; ``None`` for special tokens."""
         parts = encoding["parts"]
         offsets = encoding.get("offset_mapping")
         if offsets is None:
-            return _find(texts, encoding["tokens"], parts, getattr(self.tokenizer, "unk_token", "[UNK]"))
+            return _find_spans(texts, encoding["tokens"], parts, getattr(self.tokenizer, "unk_token", "[UNK]"))
         return [
             None if part is None else Span(int(a), int(b), part) for (a, b), part in zip(offsets, parts, strict=True)
         ]
@@ -148,46 +163,46 @@ class TextReader:
             raise InputError(f"{said}. Shorten it, or allow that the rest is left unread (truncate=True, --truncate).")
         warnings.warn(f"{said}: the rest was not read.", WhenceWarning, stacklevel=2)
 
-    def _check_vocabulary(self, model: nn.Module) -> None:
-        """A tokenizer that knows far fewer tokens than the model is another model's."""
-        self.known = _vocabulary(model)
-        if self.known is not None and hasattr(self.tokenizer, "__len__") and len(self.tokenizer) < self.known // 2:
-            raise self._stranger()
+    def _check_vocabulary(self) -> None:
+        """Raise an error if the tokenizer has far fewer tokens than the model: it is another model's."""
+        size = self.vocabulary_size
+        if size is not None and hasattr(self.tokenizer, "__len__") and len(self.tokenizer) < size // 2:
+            raise self._mismatch()
 
     def _check_ids(self, ids: Tensor) -> None:
-        if self.known is not None and int(ids.max()) >= self.known:
-            raise self._stranger()
+        if self.vocabulary_size is not None and int(ids.max()) >= self.vocabulary_size:
+            raise self._mismatch()
 
-    def _stranger(self) -> ModelError:
+    def _mismatch(self) -> ModelError:
         count = len(self.tokenizer) if hasattr(self.tokenizer, "__len__") else "more"
         return ModelError(
-            f"The tokenizer knows {count} tokens and the model {self.known}: they do not belong together, and the "
-            "explanation would be of something that the user did not write. Give the model's own tokenizer "
+            f"The tokenizer knows {count} tokens and the model {self.vocabulary_size}: they do not belong together, "
+            "and the explanation would be of something that the user did not write. Give the model's own tokenizer "
             "(Explainer(model, processor=tokenizer))."
         )
 
 
-def _vocabulary(model: nn.Module) -> int | None:
-    """How many tokens a model knows, if it says."""
+def _vocabulary_size(model: nn.Module) -> int | None:
+    """Return the size of a model's vocabulary; ``None`` where it is not known."""
     try:
         return getattr(model.get_input_embeddings(), "num_embeddings", None)  # type: ignore[operator]  # not every module
-    except (AttributeError, NotImplementedError):  # no HuggingFace model, or one of several parts
+    except (AttributeError, NotImplementedError):  # no HuggingFace model, or one of several submodels
         text = getattr(getattr(model, "config", None), "text_config", None)
         return getattr(text, "vocab_size", None)
 
 
-def _arguments(model: nn.Module) -> set[str] | None:
-    """What a model's forward takes; ``None`` if it takes anything."""
+def _argument_names(model: nn.Module) -> set[str] | None:
+    """Return the names of the arguments of a model's forward; ``None`` if it takes any keyword."""
     parameters = inspect.signature(model.forward).parameters
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()) and "input_ids" not in parameters:
         return None
     return set(parameters)
 
 
-def limit(tokenizer: Any, model: nn.Module) -> int | None:
-    """How many tokens fit: what the tokenizer says, or the model's table of positions."""
-    said = getattr(tokenizer, "model_max_length", None)
-    limits = [int(said)] if isinstance(said, int) and said < UNSET else []
+def token_limit(tokenizer: Any, model: nn.Module) -> int | None:
+    """Return how many tokens fit, by the tokenizer and the model's table of positions; ``None`` without a limit."""
+    longest = getattr(tokenizer, "model_max_length", None)
+    limits = [int(longest)] if isinstance(longest, int) and longest < UNSET else []
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding) and name.rsplit(".", 1)[-1] in (
             "position_embeddings",
@@ -214,11 +229,11 @@ def _texts(raw: Any) -> tuple[str, ...]:
 
 
 def _parts(encoding: Any, out: Mapping[str, Any], count: int) -> list[int | None]:
-    """Which of the user's strings each token is of; ``None`` for tokens that the user did not write."""
+    """Return which of the user's strings each token belongs to; ``None`` for special tokens."""
     if hasattr(encoding, "sequence_ids"):
         try:
             return list(encoding.sequence_ids(0))
-        except ValueError:  # a tokenizer written in Python does not know
+        except ValueError:  # a tokenizer written in Python has no sequence ids
             pass
     special = out.get("special_tokens_mask", [0] * len(out["input_ids"]))
     if count == 1:
@@ -232,14 +247,16 @@ def _parts(encoding: Any, out: Mapping[str, Any], count: int) -> list[int | None
     return parts
 
 
-def _find(texts: tuple[str, ...], tokens: list[str], parts: list[int | None], unknown: str | None) -> list[Span | None]:
-    """The place of each token of a tokenizer that does not say, by reading along."""
+def _find_spans(
+    texts: tuple[str, ...], tokens: list[str], parts: list[int | None], unknown: str | None
+) -> list[Span | None]:
+    """Find the characters of each token by searching the text, for a tokenizer without an offset mapping."""
     spans: list[Span | None] = [None] * len(tokens)
     for part, text in enumerate(texts):
         letters = [(c, i) for i, char in enumerate(text) for c in _plain(char)]
         mine = [i for i, p in enumerate(parts) if p == part]
         at = 0
-        waiting: list[int] = []  # unknown tokens: they stand for what is left out between known ones
+        waiting: list[int] = []  # unknown tokens: they cover the characters between known ones
         for i in mine:
             bare = [] if tokens[i] == unknown else [c for char in _bare(tokens[i]) for c in _plain(char)]
             start = _search(letters, bare, at) if bare else -1
@@ -248,25 +265,25 @@ def _find(texts: tuple[str, ...], tokens: list[str], parts: list[int | None], un
                 continue
             end = start + len(bare)
             spans[i] = Span(letters[start][1], letters[end - 1][1] + 1, part)
-            _share_out(waiting, text, letters[at][1], letters[start][1], part, spans)
+            _place_unknown(waiting, text, letters[at][1], letters[start][1], part, spans)
             waiting, at = [], end
-        _share_out(waiting, text, letters[at][1] if at < len(letters) else len(text), len(text), part, spans)
+        _place_unknown(waiting, text, letters[at][1] if at < len(letters) else len(text), len(text), part, spans)
     return spans
 
 
 def _plain(char: str) -> str:
-    """A character without case and accents; nothing for accents, spaces and controls."""
+    """Return a character without case and accents; empty for accents, spaces and control characters."""
     kept = (c for c in unicodedata.normalize("NFD", char.lower()) if unicodedata.category(c) not in ("Mn", "Cc", "Cf"))
     return "".join(c for c in kept if not c.isspace())
 
 
 def _bare(token: str) -> str:
-    """A token without the marks by which tokenizers join and separate."""
+    """Return a token without the marks by which tokenizers join and separate words."""
     return token.removeprefix("##").removesuffix("</w>").removesuffix("@@").strip("\u2581\u0120 ")
 
 
 def _search(letters: list[tuple[str, int]], bare: list[str], start: int) -> int:
-    """Where a token's letters stand next, or -1."""
+    """Return where a token's letters occur next, or -1."""
     size = len(bare)
     for at in range(start, len(letters) - size + 1):
         if all(letters[at + k][0] == bare[k] for k in range(size)):
@@ -274,8 +291,8 @@ def _search(letters: list[tuple[str, int]], bare: list[str], start: int) -> int:
     return -1
 
 
-def _share_out(waiting: list[int], text: str, low: int, high: int, part: int, spans: list[Span | None]) -> None:
-    """Unknown tokens get the words between two known ones, the last of them what is left."""
+def _place_unknown(waiting: list[int], text: str, low: int, high: int, part: int, spans: list[Span | None]) -> None:
+    """Give each unknown token a word between two known tokens; the last gets all that are left."""
     between = [(a + low, b + low) for a, b in words(text[low:high])]
     for k, i in enumerate(waiting):
         if not between:
@@ -288,8 +305,8 @@ def _share_out(waiting: list[int], text: str, low: int, high: int, part: int, sp
 
 
 @contextlib.contextmanager
-def _quiet(tokenizer: Any) -> Iterator[None]:
-    """Silence a tokenizer's own remark on length: ours says more."""
+def _without_length_warning(tokenizer: Any) -> Iterator[None]:
+    """Silence a tokenizer's warning on length, because ours says more; restore it afterwards."""
     before = getattr(tokenizer, "deprecation_warnings", None)
     if not isinstance(before, dict):
         yield

@@ -70,10 +70,10 @@ def detect(
     outputs = _outputs(explainer, sample)
     logits, boxes = _logits_and_boxes(outputs)
     logits = logits[0].double()
-    known = explainer.answers.labels or labels_of(explainer.answers.model)
+    known = explainer.target_labels.labels or labels_of(explainer.target_labels.model)
     has_no_object = says_nothing(outputs, logits.shape[-1], known)
     probabilities = logits.softmax(-1)[:, :-1] if has_no_object else logits.sigmoid()
-    names = _names(explainer.answers.labels, known, sample, outputs, probabilities.shape[-1])
+    names = _names(explainer.target_labels.labels, known, sample, outputs, probabilities.shape[-1])
     wanted = None if target is None else class_index(target, probabilities.shape[-1], names)
     scores, classes = probabilities.max(-1)
     out = []

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
-from .._utils.type_checks import made
+from .._utils.type_checks import from_options
 from ..errors import MethodError
 from .base import Method
 
@@ -91,4 +91,4 @@ def create(name: str, options: dict[str, Any]) -> Method:
         near = difflib.get_close_matches(str(name), REGISTRY, n=1, cutoff=0.3)
         hint = f" Did you mean '{near[0]}'?" if near else ""
         raise MethodError(f"There is no method '{name}'.{hint} Methods: {', '.join(sorted(REGISTRY))}.")
-    return made(REGISTRY[name], f"method '{name}'", options)
+    return from_options(REGISTRY[name], f"method '{name}'", options)

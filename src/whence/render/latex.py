@@ -1,4 +1,4 @@
-"""Explanations as a LaTeX document that needs nothing but ``xcolor``: words in coloured boxes, pictures as tiles."""
+"""Explanations as a LaTeX document that needs only ``xcolor``: words in coloured boxes, images as tiles."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from ..results.input_origin import ImageOrigin, SeriesOrigin, SoundOrigin
+from ..results.input_origin import AudioOrigin, ImageOrigin, SeriesOrigin
 from ..results.word_segmentation import characters
 from . import phrases
 from .line_layout import Fragment, fragments
@@ -21,7 +21,7 @@ ESCAPES = {
 }  # fmt: skip  # the last but three would join into dashes and quotation marks
 CONTROLS: dict[str, int] = {phrases.visible(chr(k)): k for k in (*range(32), 127)}
 LONG = 30  # characters of a word after which a line may end
-LARGEST = 48  # tiles along a picture's side
+LARGEST = 48  # tiles along an image's side
 BARS = 100
 CHANNELS = 12
 TILE = 0.32  # of the page's width, for all tiles in a row
@@ -43,14 +43,14 @@ HEAD = r"""\documentclass[10pt]{article}
 
 
 def document(cards: Sequence[Card]) -> str:
-    r"""Explanations as a document for ``pdflatex`` (or ``lualatex``), without any other file.
+    r"""Return a document for ``pdflatex`` (or ``lualatex``) that needs no other file.
 
     Letters that the fonts of pdfTeX lack are written as their number; for other scripts than Latin, use ``lualatex``
-    and choose a font that has them. Of a picture the patches are shown as coloured tiles; the picture itself is in the
-    figures.
+    and choose a font that has them. The patches of an image are shown as coloured tiles, without the image itself:
+    figures show both.
 
     Args:
-        cards: what to show.
+        cards: the explanations, by input.
 
     Example:
         >>> from pathlib import Path
@@ -64,12 +64,12 @@ def document(cards: Sequence[Card]) -> str:
 
 
 def _code(c: str) -> int:
-    """A character's number; of a control character's picture, the control character's."""
+    """Return a character's code point; for a control picture, that of the control character."""
     return CONTROLS.get(c, ord(c))
 
 
 def escape(shown: str) -> str:
-    r"""A text that LaTeX prints as it stands.
+    r"""Escape a text so that LaTeX prints it literally.
 
     Example:
         >>> escape("50% of $x_1$")
@@ -79,10 +79,12 @@ def escape(shown: str) -> str:
 
 
 def _card(card: Card) -> Iterator[str]:
-    title, said = escape(phrases.flat(card.title)), escape(phrases.prediction(card))
-    yield rf"\textbf{{{title}}}\hfill\mbox{{{said}}}\par\nopagebreak"
+    title = escape(phrases.flat(card.title))
+    prediction = escape(phrases.prediction(card))
+    yield rf"\textbf{{{title}}}\hfill\mbox{{{prediction}}}\par\nopagebreak"
     for view in card.views:
-        method, target = escape(phrases.method(view)), escape(phrases.target(view))
+        method = escape(phrases.method(view))
+        target = escape(phrases.target(view))
         yield rf"{{\small {method} \textcolor{{quiet}}{{{target}}}}}\par\nopagebreak"
         for panel in view.panels:
             yield from _panel(view, panel)
@@ -107,16 +109,16 @@ def _panel(view: View, panel: Panel) -> Iterator[str]:
             yield _bars(steps[:, c], view.limit)
         if steps.shape[1] > CHANNELS:
             yield from _small([f"…and {steps.shape[1] - CHANNELS} more channels."])
-    elif grid is not None and not isinstance(panel.origin, SoundOrigin):
+    elif grid is not None and not isinstance(panel.origin, AudioOrigin):
         yield _tiles(grid, view.limit, _ratio(panel, grid))
     else:
-        sound = isinstance(panel.origin, SoundOrigin) and panel.patches is not None
+        sound = isinstance(panel.origin, AudioOrigin) and panel.patches is not None
         scores = panel.patches.sum(0) if sound and panel.patches is not None else panel.scores[~panel.special]
         yield _bars(scores, float(np.abs(scores).max(initial=0.0)) if sound else view.limit)
 
 
 def _words(view: View, panel: Panel) -> Iterator[str]:
-    """Words in boxes; TeX breaks the lines."""
+    """Yield words in boxes; TeX breaks the lines."""
     line: list[str] = []
     for f in fragments(panel):
         if f.text == "\n":
@@ -130,7 +132,7 @@ def _words(view: View, panel: Panel) -> Iterator[str]:
 
 
 def _parts(word: str) -> list[str]:
-    """A long word, cut where a line may end."""
+    """Return a long word, cut where a line may end."""
     if len(word) <= LONG:
         return [word]
     units = [word[start:end] for start, end in characters(word)]
@@ -151,7 +153,7 @@ def _rgb(colour: tuple[int, int, int]) -> str:
 
 
 def _ratio(panel: Panel, grid: Floats) -> float:
-    """Height of a tile, its width being 1, so that the grid has the shape that the model saw of the picture."""
+    """Return a tile's height divided by its width, so that the grid has the shape of the image."""
     if not isinstance(panel.origin, ImageOrigin):
         return 1.0
     origin = panel.origin
@@ -160,25 +162,25 @@ def _ratio(panel: Panel, grid: Floats) -> float:
 
 
 def _tiles(grid: Floats, limit: float, ratio: float) -> str:
-    """A picture's patches, each in its colour."""
+    """Return the patches of an image, each in its colour."""
     step = [-(-n // LARGEST) for n in grid.shape]
     if max(step) > 1:
         rows, columns = ([*range(0, n, s)] for n, s in zip(grid.shape, step, strict=True))
         grid = np.add.reduceat(np.add.reduceat(grid, rows, 0), columns, 1) / (step[0] * step[1])
     wide = min(TILE / grid.shape[1], TILE / grid.shape[0] / ratio * step[1] / step[0])
     high = wide * ratio * step[0] / step[1]
-    size = rf"{wide:.5f}\linewidth", rf"{high:.5f}\linewidth"
-    rows_of = ("".join(rf"\tile{{{_rgb(blend(float(s), limit))}}}{{{size[0]}}}{{{size[1]}}}" for s in r) for r in grid)
-    lines = "\\vskip0.4pt\n".join(rf"\hbox{{{row}}}" for row in rows_of)
+    size = rf"{{{wide:.5f}\linewidth}}{{{high:.5f}\linewidth}}"
+    tiles = ("".join(rf"\tile{{{_rgb(blend(float(score), limit))}}}{size}" for score in row) for row in grid)
+    lines = "\\vskip0.4pt\n".join(rf"\hbox{{{row}}}" for row in tiles)
     return rf"\fcolorbox{{quiet}}{{white}}{{\vbox{{\offinterlineskip{lines}}}}}\par"
 
 
 def _bars(scores: Floats, limit: float) -> str:
-    """A bar per position, or per stretch of positions: the strongest score in it; against the target, downwards."""
-    parts = np.array_split(scores, min(len(scores), BARS)) if len(scores) else []
+    """Return a bar per slice of positions for the strongest score in it; against the target, downwards."""
+    slices = np.array_split(scores, min(len(scores), BARS)) if len(scores) else []
     bars = []
-    for part in parts:
-        score = float(part[np.abs(part).argmax()])
+    for values in slices:
+        score = float(values[np.abs(values).argmax()])
         high = 22 * min(abs(score) / limit, 1.0) if limit > 0 else 0.0
         colour, depth = (FOR, 0.0) if score >= 0 else (AGAINST, -high)
         bars.append(rf"\tbar{{{_rgb(colour)}}}{{{depth:.2f}pt}}{{{high:.2f}pt}}")

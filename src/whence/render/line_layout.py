@@ -13,11 +13,11 @@ from .phrases import visible
 from .view_model import Panel
 
 OPENING = ("Ps", "Pi")  # brackets and quotation marks that belong to what follows
-RIGHT = ("R", "AL", "AN")  # written from right to left, says Unicode
+RIGHT = ("R", "AL", "AN")  # Unicode's classes of what is written from right to left
 
 
 class Fragment(NamedTuple):
-    """A piece of text that stands on one line. A line feed ends a line; spaces have no score."""
+    """A part of a text on one line. A line feed ends a line; spaces have no score."""
 
     text: str
     score: float | None = None
@@ -25,12 +25,12 @@ class Fragment(NamedTuple):
 
     @property
     def space(self) -> bool:
-        """Whether it only keeps others apart."""
+        """Whether it is a space between other fragments."""
         return self.score is None and self.text.isspace()
 
 
 def fragments(panel: Panel, show: Callable[[str], str] = visible) -> Iterator[Fragment]:
-    """A text's words and spaces, in the order they are read; each of the user's texts begins a line of its own."""
+    """Yield a text's words and spaces, in reading order; each of the user's texts begins on a new line."""
     unread = panel.origin.unread if isinstance(panel.origin, TextOrigin) else ()
     part = None
     for piece in panel.pieces or _tokens(panel):
@@ -44,7 +44,7 @@ def fragments(panel: Panel, show: Callable[[str], str] = visible) -> Iterator[Fr
 
 
 def _tokens(panel: Panel) -> Iterator[Piece]:
-    """Where the user's own text is not known: the tokens, a space between two."""
+    """Yield the tokens, a space between two, where the user's own text is not known."""
     for i, token in enumerate(panel.tokens):
         if i:
             yield Piece(" ", None, i, i, 0, ())
@@ -52,12 +52,12 @@ def _tokens(panel: Panel) -> Iterator[Piece]:
 
 
 def _marked(text: str) -> str:
-    """Line feeds and tabs inside a word, or scored by themselves, are seen."""
+    """Make line feeds and tabs visible that are inside a word or have a score."""
     return visible(text).replace("\n", "↵").replace("\t", "⇥")
 
 
 def _gap(piece: Piece, unread: Sequence[Span], show: Callable[[str], str]) -> Iterator[Fragment]:
-    """What no token stands for, cut at spaces; and spaces that have a score."""
+    """Yield the fragments of text between tokens, cut at spaces, and of spaces that have a score."""
     grey = _unread(piece, unread)
     for part in re.findall(r"\n|[^\S\n]+|\S+", visible(piece.text)):
         if piece.score is not None:
@@ -69,7 +69,7 @@ def _gap(piece: Piece, unread: Sequence[Span], show: Callable[[str], str]) -> It
 
 
 def _unread(piece: Piece, unread: Sequence[Span]) -> bool:
-    """Whether the model did not read it: all of a word, or any part of what has no score."""
+    """Whether truncation left out all of a word, or any part of a piece without a score."""
     here = [s for s in unread if s.part == piece.part]
     if piece.score is None:
         return any(piece.start < s.end and piece.end > s.start for s in here)
@@ -79,14 +79,14 @@ def _unread(piece: Piece, unread: Sequence[Span]) -> bool:
 def lines(
     parts: Iterable[Fragment], width: float, measure: Callable[[str], float]
 ) -> Iterator[tuple[list[Fragment], bool]]:
-    """Break fragments into lines no wider than ``width``; the flag says whether the text itself ends the line there.
+    """Break fragments into lines no wider than ``width``; the flag is true where the text itself ends the line.
 
-    A line breaks at spaces, and where a script has none between any two characters; a word wider than a line is cut.
+    A line breaks at spaces, and in scripts without spaces between any two characters; a word wider than a line is cut.
 
     Args:
         parts: see :func:`fragments`.
         width: of a line.
-        measure: how wide a text is.
+        measure: returns the width of a text.
 
     Example:
         >>> parts = [Fragment("too"), Fragment(" "), Fragment("long"), Fragment("!")]
@@ -101,7 +101,7 @@ def lines(
             line, used = [], 0.0
             continue
         wide = sum(measure(f.text) for f in unit)
-        if unit[0].space and used + wide > width:  # the line ends here, and the space is not seen
+        if unit[0].space and used + wide > width:  # a space at the end of a line is dropped
             continue
         if line and used + wide > width:
             yield _stripped(line), False
@@ -118,7 +118,7 @@ def lines(
 
 
 def _units(parts: Iterable[Fragment]) -> Iterator[list[Fragment]]:
-    """Fragments that stay on one line if it is long enough."""
+    """Yield groups of fragments that stay on one line if it is long enough."""
     unit: list[Fragment] = []
     for f in parts:
         if unit and (f.space or unit[-1].space or f.text == "\n" or _breakable(unit[-1].text, f.text)):
@@ -130,7 +130,7 @@ def _units(parts: Iterable[Fragment]) -> Iterator[list[Fragment]]:
 
 
 def _breakable(before: str, after: str) -> bool:
-    """Whether a line may end between two words that no space keeps apart."""
+    """Whether a line may end between two words without a space between them."""
     if not before or not after or unicodedata.category(before[-1]) in OPENING:
         return False
     kind = unicodedata.category(after[0])
@@ -142,7 +142,7 @@ def _unspaced(c: str) -> bool:
 
 
 def _cut(unit: list[Fragment], width: float, measure: Callable[[str], float]) -> Iterator[Fragment]:
-    """Fragments wider than a line, in parts that fit; at least a character each."""
+    """Yield fragments wider than a line in parts that fit, at least a character each."""
     for f in unit:
         if measure(f.text) <= width:
             yield f
@@ -164,12 +164,12 @@ def _stripped(line: list[Fragment]) -> list[Fragment]:
 
 
 def leftward(parts: Iterable[Fragment]) -> bool:
-    """Whether a text runs from right to left: its first letter says so."""
+    """Whether a text runs from right to left, by its first letter."""
     return next((d for f in parts if (d := _direction(f.text)) is not None), False)
 
 
-def seen(line: list[Fragment], leftwards: bool) -> list[Fragment]:
-    """A line's fragments from left to right as a reader sees them, words of both directions in one line included."""
+def visual_order(line: list[Fragment], leftwards: bool) -> list[Fragment]:
+    """Return a line's fragments in visual order, from left to right; words of both directions may be mixed."""
     ways = [_direction(f.text) for f in line]
     runs: list[tuple[bool, list[Fragment]]] = []
     for i, f in enumerate(line):
@@ -185,7 +185,7 @@ def seen(line: list[Fragment], leftwards: bool) -> list[Fragment]:
 
 
 def _direction(text: str) -> bool | None:
-    """Leftwards, rightwards, or neither: by the first character that has a direction."""
+    """Whether the first character with a direction runs leftwards; ``None`` if there is none."""
     for c in text:
         kind = unicodedata.bidirectional(c)
         if kind in RIGHT:

@@ -1,4 +1,4 @@
-"""What figures, terminals and LaTeX say in the same words, and how they make every character safe to show."""
+"""Phrases that figures, terminals and LaTeX share, and characters made safe to show."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ EMPTY = "There is nothing to show: the input is empty."
 
 
 def visible(text: str) -> str:
-    """A text in which no character acts instead of being seen; line feeds and tabs alone stay as they are.
+    """Replace every control character except line feeds and tabs by a visible one.
 
-    Control characters become control pictures; characters that turn the direction of writing, lone surrogates and code
-    points that are no characters become their number.
+    Control characters become control pictures; characters that change the direction of writing, lone surrogates and
+    code points that are no characters become their number.
 
     Example:
         >>> visible("a\\x1b[31m \\u202eb")
@@ -40,12 +40,12 @@ def _visible(c: str) -> str:
 
 
 def flat(text: str) -> str:
-    """A text on one line, every character visible."""
+    """Return a text on one line, every character visible."""
     return " ".join(visible(text).split())
 
 
 def percent(share: float) -> str:
-    """A probability for people: whole numbers, one digit more near 0 and 1.
+    """Format a probability in percent: whole numbers, one digit more near 0 and 1.
 
     Example:
         >>> percent(0.934), percent(0.9991), percent(1e-9)
@@ -60,7 +60,7 @@ def percent(share: float) -> str:
 
 
 def number(score: float, limit: float) -> str:
-    """A score with its sign, in as many digits as the largest score deserves.
+    """Format a score with its sign, in a number of digits that suits the largest score.
 
     Example:
         >>> number(0.637, 0.8), number(-0.00031, 0.0009), number(1520.0, 2000.0)
@@ -72,37 +72,39 @@ def number(score: float, limit: float) -> str:
 
 
 def prediction(card: Card) -> str:
-    """What the model said of an input; empty where it said nothing."""
-    said = dict.fromkeys(
+    """Return the model's prediction; empty where there is none."""
+    distinct = dict.fromkeys(
         flat(v.prediction) + (f", {percent(v.probability)}" if v.probability is not None else "") for v in card.views
     )
-    known = " / ".join(s for s in said if s)
+    known = " / ".join(name for name in distinct if name)
     return f"predicted: {known}" if known else ""
 
 
 def method(view: View) -> str:
-    """The method's name and its options."""
+    """Return the method's name and its options."""
     return flat(f"{view.method} ({view.options})" if view.options else view.method)
 
 
 def target(view: View) -> str:
-    """What was explained, and how probable the model found it."""
+    """Return the target and its probability."""
     share = view.target_probability
     return f"for {flat(view.target)}" + (f" ({percent(share)})" if share is not None else "")
 
 
 def ledger(view: View) -> str:
-    """How much of the target's value the scores account for; empty without a ledger."""
-    return f"{100 * view.kept[0]:.0f} % of the target's value reached the input" if view.kept else ""
+    """Return how much of the target's value reached the input; empty without a ledger."""
+    if not view.block_relevance:
+        return ""
+    return f"{100 * view.block_relevance[0]:.0f} % of the target's value reached the input"
 
 
 def notes(card: Card) -> list[str]:
-    """What the reader of a card must know, each thing once."""
+    """Return the notes of a card, each once."""
     return list(dict.fromkeys(flat(note) for view in card.views for note in view.notes))
 
 
 def channel(names: Sequence[str], index: int, count: int) -> str:
-    """What the scores of a series are of: a channel, or all of them together."""
+    """Return the name of a series' channel, or of all of them together."""
     if count == 1 and len(names) > 1:
         return "all channels"
     return flat(names[index]) if index < len(names) else f"channel {index + 1}"

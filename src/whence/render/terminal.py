@@ -1,4 +1,4 @@
-"""Explanations in a terminal: words on their colours, pictures in half blocks; without colours, words and numbers."""
+"""Explanations in a terminal: words on their colours, images in half blocks; without colours, words and numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..results.input_origin import ImageOrigin, SeriesOrigin, SoundOrigin
+from ..results.input_origin import AudioOrigin, ImageOrigin, SeriesOrigin
 from . import phrases
 from .line_layout import Fragment, fragments, lines
 from .palette import AGAINST, FOR, blend, ink
@@ -21,12 +21,12 @@ WHITE, GREY = (255, 255, 255), (118, 118, 118)
 RESET = "\x1b[0m"
 CARDS = 40
 CHANNELS = 12
-STRONGEST = 8  # words that are given with their scores where there are no colours
+STRONGEST = 8  # words that are listed with their scores where there are no colours
 RAMP = " .:-=+*#%@"
 LEVELS = " ▁▂▃▄▅▆▇█"
 NARROWEST = 20
 MARKED = 0.25  # of the strongest word's score, at least
-#: shades of red and of blue that are among the 256 colours; the nearest to any other shade may be brown or green
+#: shades of red and of blue among the 256 colours; the nearest to any other shade may be brown or green
 REDS = ((255, 255, 255), (255, 215, 215), (255, 175, 175), (255, 135, 135), (215, 95, 95))
 BLUES = ((255, 255, 255), (215, 215, 255), (175, 215, 255), (135, 175, 255), (95, 135, 215))
 CUBE = (0, 95, 135, 175, 215, 255)  # of the 256 colours, 216 are combinations of these
@@ -37,11 +37,12 @@ RGB = tuple[int, int, int]
 def show(cards: Sequence[Card]) -> None:
     """Write explanations to the terminal, in colours if it has them.
 
-    Colours are used if the output is a terminal and ``NO_COLOR`` is not set, or if ``FORCE_COLOR`` is; 16 million of
-    them where ``COLORTERM`` says so, 256 otherwise. A character that the output cannot encode is written as its number.
+    Colours are used if the output is a terminal and ``NO_COLOR`` is not set, or if ``FORCE_COLOR`` is set: 24-bit
+    colours if ``COLORTERM`` is ``truecolor`` or ``24bit``, 256 otherwise. A character that the output cannot encode is
+    written as its number.
 
     Args:
-        cards: what to show.
+        cards: the explanations, by input.
 
     Example:
         >>> show(cards)  # doctest: +SKIP
@@ -52,13 +53,13 @@ def show(cards: Sequence[Card]) -> None:
 
 
 def text(cards: Sequence[Card], colour: bool | int = True, width: int = 80) -> str:
-    """Explanations as lines for a terminal.
+    """Return explanations as lines for a terminal.
 
-    Every character is safe to print: whatever would move the cursor, change colours or turn the direction of writing is
-    shown instead of done. Text that runs from right to left is written in the order it is read: terminals turn it.
+    Every character is safe to print: those that would move the cursor, change colours or change the direction of
+    writing are made visible. Text that runs from right to left is written in reading order: terminals reverse it.
 
     Args:
-        cards: what to show.
+        cards: the explanations, by input.
         colour: ``True`` for 24-bit colours, ``256`` for a terminal that has no more, ``False`` for none.
         width: columns of the terminal.
 
@@ -77,28 +78,28 @@ def text(cards: Sequence[Card], colour: bool | int = True, width: int = 80) -> s
 
 
 def colours() -> bool | int:
-    """How many colours there are: none, 256, or all."""
+    """Return the colours of the terminal: none (false), 256, or 24-bit (true)."""
     if not os.environ.get("FORCE_COLOR") and (os.environ.get("NO_COLOR") or not sys.stdout.isatty()):
         return False
     return True if os.environ.get("COLORTERM", "").lower() in ("truecolor", "24bit") else 256
 
 
 class Screen:
-    """What can be shown: how many colours, how many columns."""
+    """The colours and the width of a terminal."""
 
     def __init__(self, colour: bool | int, width: int) -> None:
         self.colour = colour
         self.width = width
 
     def paint(self, shown: str, front: RGB | None = None, back: RGB | None = None, bold: bool = False) -> str:
-        """A text in colours, if there are any."""
+        """Return a text in colours, if there are any."""
         if not self.colour:
             return shown
         codes = ["1"] * bold + [self._code(c, place) for c, place in ((front, 38), (back, 48)) if c is not None]
         return f"\x1b[{';'.join(codes)}m{shown}{RESET}" if codes else shown
 
     def ground(self, score: float, limit: float, paper: RGB = WHITE) -> RGB:
-        """The colour of a score; where there are few colours, whatever the paper is."""
+        """Return the colour of a score on a background; of 256 colours, that on white."""
         if self.colour is True:
             return blend(score, limit, paper)
         strength = min(abs(score) / limit, 1.0) if limit > 0 else 0.0
@@ -110,7 +111,7 @@ class Screen:
         return f"{place};5;{_nearest(colour)}"
 
     def plain(self, shown: str, front: RGB | None = None, bold: bool = False) -> list[str]:
-        """A text over as many lines as it needs."""
+        """Return a text as lines of the terminal's width."""
         words = [Fragment(f) for word in shown.split() for f in (word, " ")]
         wrapped = ("".join(f.text for f in line) for line, _ in lines(words, self.width, columns))
         return [self.paint(line, front, bold=bold) for line in wrapped]
@@ -118,7 +119,7 @@ class Screen:
 
 @lru_cache(4096)
 def _nearest(colour: RGB) -> int:
-    """Of the 256 colours, the one closest to a colour."""
+    """Return the closest of the 256 colours."""
     places = [min(range(6), key=lambda k: abs(CUBE[k] - c)) for c in colour]
     grey = min(max(round((sum(colour) / 3 - 8) / 10), 0), 23)
     choices = [(16 + 36 * places[0] + 6 * places[1] + places[2], [CUBE[p] for p in places])]
@@ -127,7 +128,7 @@ def _nearest(colour: RGB) -> int:
 
 
 def columns(shown: str) -> int:
-    """How many columns of a terminal a text takes, never fewer than it does.
+    """Return an upper bound of the columns that a text takes in a terminal.
 
     Example:
         >>> columns("café"), columns("日本")
@@ -137,7 +138,7 @@ def columns(shown: str) -> int:
 
 
 def _columns(c: str) -> int:
-    if c == "\ufe0f":  # what stands before it is drawn as an emoji, which may be one column wider
+    if c == "\ufe0f":  # the character before it becomes an emoji, which may be one column wider
         return 1
     if unicodedata.combining(c) or unicodedata.category(c) in ("Mn", "Me", "Cf"):
         return 0
@@ -171,7 +172,7 @@ def _panel(view: View, panel: Panel, screen: Screen) -> Iterator[str]:
         yield from (_words if screen.colour else _marked)(view, panel, screen)
     elif isinstance(panel.origin, SeriesOrigin):
         yield from _series(view, panel, screen)
-    elif isinstance(panel.origin, SoundOrigin):
+    elif isinstance(panel.origin, AudioOrigin):
         scores = panel.scores[~panel.special] if panel.patches is None else panel.patches.sum(0)
         limit = view.limit if panel.patches is None else float(np.abs(scores).max())
         yield from _bars(scores, limit, screen)
@@ -186,7 +187,7 @@ def _panel(view: View, panel: Panel, screen: Screen) -> Iterator[str]:
 
 
 def _words(view: View, panel: Panel, screen: Screen) -> Iterator[str]:
-    """Words on their colours, and all on white paper, so that zero is white on a dark terminal too."""
+    """Yield lines of words on their colours and a white background, so that zero is white on a dark terminal too."""
     for line, _ in lines(fragments(panel), screen.width - 2, columns):
         used = sum(columns(f.text) for f in line)
         padded = [Fragment(" "), *line, Fragment(" " * (screen.width - 1 - used))]
@@ -201,19 +202,19 @@ def _word(f: Fragment, limit: float, screen: Screen) -> str:
 
 
 def _marked(view: View, panel: Panel, screen: Screen) -> Iterator[str]:
-    """The text with the scores of its strongest words, and a table of them."""
+    """Yield the text with the scores of its strongest words, and a table of them."""
     parts = list(fragments(panel))
     scored = [i for i, f in enumerate(parts) if f.score and not f.unread]
     ranked = sorted(scored, key=lambda i: -abs(parts[i].score or 0.0))[:STRONGEST]
     strongest = [i for i in ranked if abs(parts[i].score or 0.0) >= MARKED * abs(parts[ranked[0]].score or 0.0)]
     marks = {i: f"({phrases.number(parts[i].score or 0.0, view.limit)})" for i in strongest}
     shown = [f._replace(text=f.text + marks.get(i, "")) for i, f in enumerate(parts)]
-    yield from ("".join(f.text for f in line) for line, _ in lines(_unread(shown), screen.width, columns))
+    yield from ("".join(f.text for f in line) for line, _ in lines(_bracketed(shown), screen.width, columns))
     yield from _table([parts[i] for i in strongest], view.limit, screen.width)
 
 
-def _unread(parts: Iterable[Fragment]) -> Iterator[Fragment]:
-    """Square brackets around what was not read."""
+def _bracketed(parts: Iterable[Fragment]) -> Iterator[Fragment]:
+    """Put square brackets around truncated text."""
     before = False
     for f in parts:
         if f.unread != before and not f.space and f.text != "\n":
@@ -226,7 +227,7 @@ def _unread(parts: Iterable[Fragment]) -> Iterator[Fragment]:
 
 
 def _table(rows: list[Fragment], limit: float, width: int) -> Iterator[str]:
-    """A word, its score and a bar in each line."""
+    """Yield a line per word: the word, its score and a bar."""
     numbers = [phrases.number(f.score or 0.0, limit) for f in rows]
     second = max((len(n) for n in numbers), default=0)
     words = [_fit(f.text, min(24, width // 3)) for f in rows]
@@ -239,7 +240,7 @@ def _table(rows: list[Fragment], limit: float, width: int) -> Iterator[str]:
 
 
 def _fit(word: str, width: int) -> str:
-    """The beginning of a word, as much as fits."""
+    """Shorten a word to a width."""
     if columns(word) <= width:
         return word
     while columns(word) >= width:
@@ -248,7 +249,7 @@ def _fit(word: str, width: int) -> str:
 
 
 def _picture(view: View, panel: Panel, grid: Floats, screen: Screen) -> Iterator[str]:
-    """The picture, and beside it the same in pale grey under the colours of its scores."""
+    """Yield the image, and beside it the same in pale grey under the colours of its scores."""
     heat = panel.heat if panel.heat is not None else grid
     image = panel.origin.image if isinstance(panel.origin, ImageOrigin) else None
     high, wide = heat.shape if image is None else image.shape[:2]
@@ -271,7 +272,7 @@ def _blended(scores: Floats, pale: Floats, limit: float, screen: Screen) -> Floa
 
 
 def _halves(colours: Floats, screen: Screen) -> Iterator[str]:
-    """Two rows of pixels in a line: the upper halves of its characters, and the lower."""
+    """Yield a line per two rows of pixels: the upper halves of its characters, and the lower."""
     for upper, lower in zip(colours[::2], colours[1::2], strict=True):
         yield "".join(screen.paint("▀", _rgb(a), _rgb(b)) for a, b in zip(upper, lower, strict=True))
 
@@ -282,7 +283,7 @@ def _rgb(colour: Floats) -> RGB:
 
 
 def _shrunk(values: Floats, down: int, across: int) -> Floats:
-    """An array in another size; each cell is the mean of what it covers."""
+    """Resize an array; each cell is the mean of the values that it covers."""
     for axis, count in ((0, down), (1, across)):
         size = values.shape[axis]
         edges = [(k * size // count, max(-(-(k + 1) * size // count), k * size // count + 1)) for k in range(count)]
@@ -292,7 +293,7 @@ def _shrunk(values: Floats, down: int, across: int) -> Floats:
 
 
 def _grid(view: View, panel: Panel, grid: Floats, screen: Screen) -> Iterator[str]:
-    """A sign and a character for the strength of each patch."""
+    """Yield a sign and a character for the strength of each patch."""
     high, wide = grid.shape
     across = min(wide, screen.width // 2, 32)
     scores = _shrunk(grid, min(high, max(round(high * across / wide), 1), 32), across)
@@ -318,10 +319,10 @@ def _series(view: View, panel: Panel, screen: Screen) -> Iterator[str]:
 
 
 def _bars(scores: Floats, limit: float, screen: Screen) -> Iterator[str]:
-    """A line of bars for scores that speak for the target; below it, one for those against it."""
+    """Yield a line of bars for the scores for the target; below it, one for those against it."""
     room = screen.width - 8
-    parts = np.array_split(scores, min(len(scores), room)) if len(scores) else []
-    strongest = [float(part[np.abs(part).argmax()]) for part in parts]
+    slices = np.array_split(scores, min(len(scores), room)) if len(scores) else []
+    strongest = [float(values[np.abs(values).argmax()]) for values in slices]
     for name, sign, colour in (("for", 1, FOR), ("against", -1, AGAINST)):
         if sign > 0 or any(s < 0 for s in strongest):
             levels = (min(max(sign * s / limit, 0.0), 1.0) if limit > 0 else 0.0 for s in strongest)

@@ -1,4 +1,4 @@
-"""What a renderer is given: plain numbers and strings. It knows no model, no tensor and no explanation."""
+"""The view model: what a renderer is given, as plain numbers and strings, without models, tensors or explanations."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class Panel:
     """One stream of tokens and its scores.
 
     Attributes:
-        stream: what it is called: ``text``, ``image``, ``audio``, ``series``, ``input``, ...
+        stream: its name: ``text``, ``image``, ``audio``, ``series``, ``input``, ...
         scores: ``[S]``, one per position.
         special: ``[S]``, positions that are no part of the user's input.
-        origin: what the user gave, where it is known.
+        origin: the user's own input, where it is known.
         pieces: for a text: words and the gaps between them, in order; joined, they are the text.
         tokens: for a text: the token at each position.
-        heat: for a picture: ``[height, width]``, scores laid on it in its own size.
-        grid: for a picture: height and width in patches; for a spectrogram: bands and moments; for a series: time
-            steps and channels (1 if the scores are of all channels together).
+        heat: for an image: ``[height, width]``, scores laid on it in its own size.
+        grid: for an image: height and width in patches; for a spectrogram: frequency bands and time steps; for a
+            series: time steps and channels (1 if the scores are of all channels together).
         patches: the scores of the grid, ``[h, w]``, its first row on top.
-        drew: for each word that has a score, or each patch, those that it drew on most: their numbers among the words
-            or patches, and how much relevance went there; empty where that is not known.
+        sources: for each word that has a score, or each patch, those that it attended to most: their indices among the
+            words or patches, and the relevance that went there; empty without token-to-token relevance.
     """
 
     stream: str
@@ -42,11 +42,11 @@ class Panel:
     heat: Floats | None = None
     grid: tuple[int, int] | None = None
     patches: Floats | None = None
-    drew: tuple[tuple[tuple[int, float], ...], ...] = ()
+    sources: tuple[tuple[tuple[int, float], ...], ...] = ()
 
-    def sources(self, i: int) -> tuple[int | None, tuple[tuple[int, float], ...]]:
-        """The number of a word or patch, and what it drew on; nothing where that is not known."""
-        return (i, self.drew[i]) if self.drew else (None, ())
+    def sources_of(self, i: int) -> tuple[int | None, tuple[tuple[int, float], ...]]:
+        """Return the index of a word or patch and its sources; ``None`` and nothing where they are not known."""
+        return (i, self.sources[i]) if self.sources else (None, ())
 
 
 @dataclass(frozen=True)
@@ -55,19 +55,19 @@ class View:
 
     Attributes:
         method: its name.
-        options: what was asked of it, in words.
-        target: what was explained.
-        prediction: what the model said.
+        options: its options, in words.
+        target: the target class or scalar.
+        prediction: the predicted class.
         probability: of the prediction; ``None`` where the model gives none.
         target_probability: of the target.
         value: the target's value (its logit).
         panels: one per stream of tokens.
         limit: the score that gets full colour: the largest magnitude of any word, patch or position shown.
         signed: whether any score is negative.
-        kept: relevance entering each block, from the first to past the last, as a share of the target's; empty
-            without a ledger.
-        absorbed: what took relevance on the way: name and share, the largest first.
-        notes: what the reader must know: text not read, operations without a rule.
+        block_relevance: relevance entering each block, from the first to past the last, as a share of the target's;
+            empty without a ledger.
+        absorbed: the operations that absorbed relevance: name and share, the largest first.
+        notes: caveats: truncated text, operations without a rule.
     """
 
     method: str
@@ -80,14 +80,14 @@ class View:
     panels: tuple[Panel, ...]
     limit: float
     signed: bool
-    kept: tuple[float, ...] = ()
+    block_relevance: tuple[float, ...] = ()
     absorbed: tuple[tuple[str, float], ...] = ()
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Card:
-    """All views of one input, to be shown side by side.
+    """All views of one input, shown side by side.
 
     Attributes:
         title: the input in a few words: a file's name, the beginning of a text.
@@ -99,10 +99,7 @@ class Card:
 
     @property
     def targets(self) -> int:
-        """How many targets each method was asked about in turn: the views are then a table, a row per method.
-
-        1 if they are not such a table, or it would be too wide.
-        """
+        """How many columns a table of methods by targets has; 1 if the views are no such table, or it is too wide."""
         names = list(dict.fromkeys(view.target for view in self.views))
         count = len(names)
         regular = all(view.target == names[i % count] for i, view in enumerate(self.views))
@@ -110,14 +107,14 @@ class Card:
 
 
 @dataclass(frozen=True, eq=False)
-class Cells:
+class ScoreGrid:
     """Scores with a name for each row and column.
 
     Attributes:
-        title: what it shows.
+        title: its title.
         values: ``[rows, columns]``.
-        rows, columns: their names.
-        down, across: what the rows and the columns are.
+        rows, columns: the names of the rows and of the columns.
+        down, across: the kind of the rows and of the columns: layer, head, token.
     """
 
     title: str
@@ -140,7 +137,7 @@ class Cells:
         return float(np.abs(self.values).max(initial=0.0))
 
     def strongest(self, k: int = 10) -> list[tuple[str, str, float]]:
-        """The ``k`` strongest cells: row, column and score."""
+        """Return the ``k`` strongest cells: row, column and score."""
         order = np.argsort(-np.abs(self.values), axis=None, kind="stable")[:k]
         places = [divmod(int(i), len(self.columns)) for i in order]
         return [(self.rows[r], self.columns[c], float(self.values[r, c])) for r, c in places]

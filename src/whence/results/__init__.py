@@ -1,1 +1,1 @@
-"""What an explanation holds: scores, arithmetic, the way back to the input, files. It knows no model."""
+"""The results of an explanation: scores, arithmetic, the user's input, files. It does not depend on models."""

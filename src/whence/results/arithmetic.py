@@ -1,4 +1,4 @@
-"""Scores as numbers: other scales, sums and differences, agreement."""
+"""Arithmetic on scores: normalisation, sums and differences, agreement."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..errors import InputError
 
 
 class Arithmetic:
-    """What can be done with the scores of an explanation: it needs ``scores``, ``streams`` and what they are of."""
+    """A mixin of arithmetic on the scores of an explanation."""
 
     scores: Tensor
     special: Tensor
@@ -26,11 +26,11 @@ class Arithmetic:
     origins: tuple[Any, ...]
 
     def normalised(self, by: str = "max") -> Self:
-        """The same explanation on another scale, sample by sample.
+        """Return the explanation with normalised scores, sample by sample.
 
         Args:
             by: ``"max"`` (the strongest is 1 or -1), ``"sum"`` (magnitudes sum to 1), ``"l2"`` (unit length),
-                ``"minmax"`` (lowest 0, highest 1, as Chefer et al. 2021 do for pictures).
+                ``"minmax"`` (lowest 0, highest 1, as Chefer et al. 2021 do for images).
         """
         scales: dict[str, Callable[[Tensor], Tensor]] = {
             "max": lambda s: s.abs().amax(1), "sum": lambda s: s.abs().sum(1), "l2": lambda s: s.norm(dim=1),
@@ -44,7 +44,7 @@ class Arithmetic:
         return self._with(self.scores / scale, {name: s / scale for name, s in self.streams.items()})
 
     def _minmax(self) -> Self:
-        """The user's own positions from 0 to 1; what the model added of itself is 0."""
+        """Scale the positions of the user's input to 0 to 1; special positions are 0."""
         low = self.scores.masked_fill(self.special, torch.inf).amin(1, keepdim=True)
         high = self.scores.masked_fill(self.special, -torch.inf).amax(1, keepdim=True)
         scale = torch.where(high > low, high - low, 1.0)
@@ -54,17 +54,17 @@ class Arithmetic:
         )
 
     def special_of(self, stream: str) -> Tensor:
-        """``[B, S]``: positions of a stream that are no part of the user's input."""
+        """Return ``[B, S]``: positions of a stream that are no part of the user's input."""
         at = 0
         for name, scores in self.streams.items():
             end = at + scores.shape[1]
-            if name == stream and end <= self.special.shape[1]:  # a stretch of the main tokens
+            if name == stream and end <= self.special.shape[1]:  # a slice of the main stream
                 return self.special[:, at:end]
             at = end
         return torch.zeros_like(self.streams[stream], dtype=torch.bool)
 
     def _with(self, scores: Tensor, streams: Mapping[str, Tensor], **changes: Any) -> Self:
-        """Other scores of the same input. What accounted for the old ones (ledger, layers, heads) is left behind."""
+        """Return the explanation with other scores, without what described the old ones (ledger, layers, heads)."""
         changes |= {"scores": scores, "streams": streams, "ledger": None}
         changes |= dict.fromkeys(("layers", "heads", "branches", "pairs"))
         return replace(self, **changes)  # type: ignore[type-var]  # what this is mixed into is a dataclass
@@ -99,7 +99,7 @@ class Arithmetic:
         return self._combined(other, operator.add, "+")
 
     def __sub__(self, other: Self) -> Self:
-        """What speaks for this rather than for the other."""
+        """Return the difference: what is for this target rather than for the other."""
         return self._combined(other, operator.sub, "-")
 
     def __mul__(self, factor: float) -> Self:
@@ -114,17 +114,18 @@ class Arithmetic:
         return self._mapped(operator.neg)
 
     def agreement(self, other: Self, k: int = 5) -> dict[str, Tensor]:
-        """How alike two explanations of the same input are, per sample.
+        """Return the agreement of two explanations of the same input, per sample.
 
         Returns:
             ``[B]`` each: ``pearson`` and ``spearman`` correlation of the scores, ``cosine``, and ``top``: the share of
-            the ``k`` strongest positions that they have in common. What the model added of itself does not count.
+            the ``k`` strongest positions that they have in common. Special positions are left out.
         """
         _ = self - other  # an error if they are of different inputs
         out: dict[str, list[float]] = {"pearson": [], "spearman": [], "cosine": [], "top": []}
         for i in range(len(self.scores)):
             real = ~self.special[i]
-            a, b = self.scores[i][real].double(), other.scores[i][real].double()
+            a = self.scores[i][real].double()
+            b = other.scores[i][real].double()
             tops = [set(s.abs().argsort(descending=True, stable=True)[:k].tolist()) for s in (a, b)]
             out["pearson"].append(_cosine(a - a.mean(), b - b.mean()))
             ra, rb = _ranks(a), _ranks(b)
@@ -140,7 +141,7 @@ def _cosine(a: Tensor, b: Tensor) -> float:
 
 
 def _ranks(x: Tensor) -> Tensor:
-    """Ranks, equal values sharing their mean rank."""
+    """Return ranks; equal values have their mean rank."""
     _, inverse, counts = x.unique(return_inverse=True, return_counts=True)
     mean: Tensor = counts.cumsum(0) - (counts - 1) / 2
     return mean.to(x.dtype)[inverse]

@@ -1,4 +1,4 @@
-"""What the user gave, and which part of it each position of a token stream is: the way back to the raw input."""
+"""The user's own input, and which part of it each position of a token stream comes from."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Span(NamedTuple):
     part: int = 0
 
 
-class _Same:
-    """Equality by value, arrays included."""
+class _ValueEquality:
+    """A mixin of equality by value, arrays included."""
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
@@ -40,15 +40,15 @@ class _Same:
 
 
 @dataclass(frozen=True, eq=False)
-class TextOrigin(_Same):
+class TextOrigin(_ValueEquality):
     """A text, or several read as one sequence.
 
     Attributes:
-        texts: the user's own strings, untouched.
+        texts: the user's own strings, unchanged.
         tokens: ``[S]``, one per position, as the tokenizer writes them.
-        spans: ``[S]``, where each token stands in the user's strings; ``None`` for tokens that the user did not write.
-        unread: what the model did not get to read, because it takes no more.
-        molecule: the text is a chain of symbols (SMILES): every token is a word of its own.
+        spans: ``[S]``, where each token is in the user's strings; ``None`` for special tokens.
+        unread: the characters that were truncated.
+        molecule: whether the text is a molecule (SMILES): every token is a word of its own.
     """
 
     texts: tuple[str, ...]
@@ -58,7 +58,7 @@ class TextOrigin(_Same):
     molecule: bool = False
 
     def pieces(self, scores: Sequence[float], words: bool = True) -> list[Piece]:
-        """The texts cut into words (or tokens) and what lies between; joined, they give the texts back."""
+        """Cut the texts into words (or tokens) and the gaps between them; joined, they are the texts."""
         out: list[Piece] = []
         for part, text in enumerate(self.texts):
             spans = [(i, s.start, s.end) for i, s in enumerate(self.spans) if s is not None and s.part == part]
@@ -67,13 +67,13 @@ class TextOrigin(_Same):
 
 
 @dataclass(frozen=True, eq=False)
-class ImageOrigin(_Same):
-    """A picture.
+class ImageOrigin(_ValueEquality):
+    """An image.
 
     Attributes:
-        image: ``[height, width, 3]``, bytes: the picture as the user sees it.
+        image: ``[height, width, 3]``, bytes: the image as the user sees it.
         scale: ``(y, x)``, and
-        shift: ``(y, x)``: pixel ``p`` of the picture is at ``scale * p + shift`` in the model's input.
+        shift: ``(y, x)``: pixel ``p`` of the image is at ``scale * p + shift`` in the model's input.
         size: height and width of the model's input.
         name: the file it was read from.
     """
@@ -85,9 +85,9 @@ class ImageOrigin(_Same):
     name: str = ""
 
     def lay(self, patches: Tensor, size: tuple[int, int] | None = None) -> Tensor:
-        """Patches ``[h, w]`` of the model's input, laid on the picture: ``[height, width]``, 0 where it did not look.
+        """Map patches ``[h, w]`` of the model's input onto the image: ``[height, width]``, 0 where it was cropped.
 
-        Between the centres of patches bilinear, as in Chefer et al. 2021.
+        Scores are interpolated bilinearly between the centres of patches, as in Chefer et al. 2021.
         """
         height, width = size or self.image.shape[:2]
         rows = self._places(0, height, patches)
@@ -100,7 +100,7 @@ class ImageOrigin(_Same):
         return torch.where(seen, laid, 0.0)
 
     def box(self, row: int, column: int, grid: tuple[int, int]) -> tuple[int, int, int, int]:
-        """Left, top, right and bottom, in the picture, of one patch of a grid."""
+        """Return left, top, right and bottom, in the image, of one patch of a grid."""
         edges = []
         for axis, index in ((1, column), (0, row)):
             low, high = (self.size[axis] * (index + k) / grid[axis] for k in (0, 1))
@@ -111,20 +111,20 @@ class ImageOrigin(_Same):
         return left, top, right, bottom
 
     def _places(self, axis: int, count: int, like: Tensor) -> Tensor:
-        """Where ``count`` pixels along an axis lie in the model's input, from -1 to 1."""
+        """Return where ``count`` pixels along an axis lie in the model's input, from -1 to 1."""
         centres = (torch.arange(count, dtype=like.dtype, device=like.device) + 0.5) * self.image.shape[axis] / count
         places: Tensor = (centres * self.scale[axis] + self.shift[axis]) * (2 / self.size[axis]) - 1
         return places
 
 
 @dataclass(frozen=True, eq=False)
-class SoundOrigin(_Same):
-    """A recording.
+class AudioOrigin(_ValueEquality):
+    """Audio.
 
     Attributes:
-        samples: ``[N]``, the wave.
+        samples: ``[N]``, the waveform.
         rate: samples per second.
-        heard: seconds of it that the model was given (a model's input may be padded or cut).
+        heard: seconds that the model's input covers (it may be padded or truncated).
         name: the file it was read from.
     """
 
@@ -134,13 +134,13 @@ class SoundOrigin(_Same):
     name: str = ""
 
     def times(self, positions: int) -> npt.NDArray[np.float64]:
-        """``[S, 2]``: seconds at which each position begins and ends, positions being evenly spread."""
+        """Return ``[S, 2]``: the seconds at which each position begins and ends, positions being evenly spaced."""
         edges = np.linspace(0.0, self.heard, positions + 1)
         return np.stack([edges[:-1], edges[1:]], 1)
 
 
 @dataclass(frozen=True, eq=False)
-class SeriesOrigin(_Same):
+class SeriesOrigin(_ValueEquality):
     """A time series.
 
     Attributes:
@@ -152,4 +152,4 @@ class SeriesOrigin(_Same):
     channels: tuple[str, ...] = ()
 
 
-Origin = TextOrigin | ImageOrigin | SoundOrigin | SeriesOrigin
+Origin = TextOrigin | ImageOrigin | AudioOrigin | SeriesOrigin

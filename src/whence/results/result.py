@@ -1,4 +1,4 @@
-"""What a method found: scores, the prediction, the target, the way back to the input, and how far to trust them."""
+"""The result of a method: scores, prediction, target, the user's input, and diagnostics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMES = ("target_names", "prediction_names", "origins")
 
 
 class Patch(NamedTuple):
-    """A patch of a picture: its place in the grid, its score, and its left, top, right and bottom in the picture."""
+    """A patch of an image: its place in the grid, its score, and its left, top, right and bottom in the image."""
 
     row: int
     column: int
@@ -32,7 +32,7 @@ class Patch(NamedTuple):
 
 
 class Position(NamedTuple):
-    """A position of a stream that is neither text nor picture."""
+    """A position of a stream that is neither text nor image."""
 
     position: int
     score: float
@@ -43,31 +43,33 @@ Unit = Word | Patch | Position
 
 @dataclass(eq=False)
 class Result(Arithmetic):
-    """Scores of a batch of B samples; ``e[i]`` is the explanation of one, ``e[a:b]`` of some.
+    """The scores of a batch of B samples; ``e[i]`` is the explanation of one, ``e[a:b]`` of several.
 
     Attributes:
         scores: ``[B, S]``, one score per position of the main token stream; padding scores exactly 0.
         special: ``[B, S]``, true at positions that are no part of the user's input ([CLS], registers, padding).
         method: the method's name.
         options: its options.
-        logits: ``[B, C]`` what the model said (the target's values where there are no classes).
-        value: ``[B]`` the value of what was explained: a class's logit, a function's value.
-        prediction: ``[B]`` predicted classes, or ``None``.
-        target: ``[B]`` explained classes, or ``None`` where the target was a function.
+        logits: ``[B, C]``, the model's logits (the target's values where there are no classes).
+        value: ``[B]``, the value of the target: a class's logit, a function's value.
+        prediction: ``[B]``, predicted classes, or ``None``.
+        target: ``[B]``, target classes, or ``None`` where the target is a function.
         labels: the model's class names.
         task: ``"single-label"``, ``"multi-label"``, ``"regression"``, or empty where it is not known.
         streams: scores per token stream; the first is the main one.
         grid: height and width, if the tokens are patches of an image.
         patch_start: the position of the first patch in its stream.
-        ledger: relevance methods: sums at every layer, and what was absorbed.
-        coverage: operations seen, with a rule, left to the plain gradient.
+        ledger: relevance methods: the sum of relevance at every layer, and what was absorbed or created.
+        coverage: the operations seen: with a rule, and with the plain gradient.
         layers: ``[B, L, S]``, relevance entering each block, where the method has it.
         heads: ``[B, L, H]``, relevance per head, where the method has it.
-        branches: ``[B, L, 2, S]``, what each block's attention and the rest of it (its MLP) wrote, by ``inside=True``.
-        pairs: ``[B, L, S, S]``, from each token, behind a block's attention, to those it drew on, by ``inside=True``.
-        target_names: per sample, what was explained, in words.
-        prediction_names: per sample, what the model said, in words.
-        origins: per sample, what the user gave for each stream; empty where tensors were given.
+        branches: ``[B, L, 2, S]``, relevance of each block's residual branches: attention and the rest (its MLP), by
+            ``inside=True``.
+        pairs: ``[B, L, S, S]``, token-to-token relevance of each block's attention: from each token to those it
+            attended to, by ``inside=True``.
+        target_names: per sample, the target in words.
+        prediction_names: per sample, the prediction in words.
+        origins: per sample, the user's input for each stream; empty where tensors were given.
     """
 
     scores: Tensor
@@ -100,7 +102,7 @@ class Result(Arithmetic):
         return len(self.scores)
 
     def __getitem__(self, index: int | slice) -> Self:
-        """The explanation of one sample (a batch of one), or of several."""
+        """Return the explanation of one sample (a batch of one), or of several."""
         every = range(len(self))
         chosen = list(every[index]) if isinstance(index, slice) else [every[operator.index(index)]]
 
@@ -119,7 +121,7 @@ class Result(Arithmetic):
 
     @classmethod
     def join(cls, parts: Sequence[Self]) -> Self:
-        """The explanation of a batch whose samples were explained one by one."""
+        """Join explanations of single samples into one of a batch."""
 
         def all_of(name: str) -> Any:
             values = [getattr(part, name) for part in parts]
@@ -133,18 +135,18 @@ class Result(Arithmetic):
         return replace(parts[0], **changes)
 
     def __eq__(self, other: object) -> bool:
-        """The same scores, to the bit, of the same input, with all that belongs to them."""
+        """Whether all fields are equal, scores bit for bit."""
         if not isinstance(other, Result):
             return NotImplemented
         return all(_same(getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
 
     __hash__ = None  # type: ignore[assignment]  # tensors have no hash
 
-    # -- the model's answer ------------------------------------------------------------------------------------------
+    # -- the model's prediction --------------------------------------------------------------------------------------
 
     @property
     def probabilities(self) -> Tensor | None:
-        """``[B, C]``: by softmax, or one by one where several classes can be true; ``None`` without classes."""
+        """``[B, C]``: by softmax, or by sigmoid for a multi-label model; ``None`` without classes."""
         if self.prediction is None or self.logits.dim() != 2 or self.task == "regression":
             return None
         logits = self.logits.float()
@@ -171,7 +173,7 @@ class Result(Arithmetic):
 
     @property
     def offsets(self) -> list[list[tuple[int, int]]]:
-        """Per sample and position, where the token stands in the user's own string; ``(0, 0)`` if it does not."""
+        """Per sample and position, the token's span in the user's own string; ``(0, 0)`` for special tokens."""
         return [[(s.start, s.end) if s else (0, 0) for s in origin.spans] for origin, _ in self._texts()]
 
     @property
@@ -195,18 +197,18 @@ class Result(Arithmetic):
         return stream[:, self.patch_start : self.patch_start + h * w].reshape(-1, h, w)
 
     def heatmap(self, size: tuple[int, int] | None = None) -> Tensor:
-        """``[B, H, W]``: the patches laid on the image in its own size (or another), bilinearly.
+        """Return ``[B, H, W]``: the patches upsampled bilinearly to the image's own size, or another.
 
-        On the picture that the user gave, where it is known: resizing, cropping and padding are undone, and what the
-        model did not see is 0. Otherwise on the model's input. As in Chefer et al. 2021 (``align_corners=False``),
-        without their min-max scaling.
+        The image is the user's own, where it is known: resizing, cropping and padding are inverted, and what was
+        cropped is 0. Otherwise it is the model's input. As in Chefer et al. 2021 (``align_corners=False``), without
+        their min-max scaling.
         """
-        pictures = [o for origins in self.origins for o in origins.values() if isinstance(o, ImageOrigin)]
+        images = [o for origins in self.origins for o in origins.values() if isinstance(o, ImageOrigin)]
         maps = self.patches
-        if not pictures:
+        if not images:
             size = size or self.image_size or self.grid
             return torch.nn.functional.interpolate(maps[:, None], size=size, mode="bilinear", align_corners=False)[:, 0]
-        laid = [origin.lay(patches, size) for origin, patches in zip(pictures, maps, strict=True)]
+        laid = [origin.lay(patches, size) for origin, patches in zip(images, maps, strict=True)]
         if len({m.shape for m in laid}) > 1:
             raise WhenceError(
                 "The pictures of this batch differ in size, so their heat maps do not stack: take them one by one "
@@ -215,7 +217,7 @@ class Result(Arithmetic):
         return torch.stack(laid)
 
     def top(self, k: int = 5) -> list[list[Unit]]:
-        """Per sample, the ``k`` strongest words, patches or positions, by magnitude."""
+        """Return per sample the ``k`` strongest words, patches or positions, by magnitude."""
         if self.origins and any(isinstance(o, TextOrigin) for o in self.origins[0].values()):
             return [list(sorted(words, key=lambda w: -abs(w.score))[:k]) for words in self.words]
         if self.grid is not None:
@@ -240,10 +242,10 @@ class Result(Arithmetic):
             out.append(Patch(row, column, float(flat[at]), box))
         return out
 
-    # -- kept ----------------------------------------------------------------------------------------------------------
+    # -- records -------------------------------------------------------------------------------------------------------
 
     def record(self) -> dict[str, Any]:
-        """What is kept of it in a file: every field."""
+        """Return every field, as it is saved in a file."""
         record = {f.name: getattr(self, f.name) for f in fields(self)}
         record["coverage"] = self.coverage.record()
         record["ledger"] = None if self.ledger is None else self.ledger.record()
@@ -251,7 +253,7 @@ class Result(Arithmetic):
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Self:
-        """The result of which a record was kept."""
+        """Return the result of a record."""
         known = {f.name for f in fields(cls)}
         values = {k: v for k, v in record.items() if k in known}
         values["coverage"] = Coverage.of(record["coverage"])

@@ -1,7 +1,7 @@
 """Explanations on disk: JSON and safetensors. The schema is documented in ``docs/files.md``.
 
-A record is a tree of plain values, tensors, arrays and origins. In JSON a tensor is written out as numbers; in
-safetensors it is a tensor of the file, and the rest of the tree stands in the file's metadata. Nothing is pickled.
+A record is a tree of plain values, tensors, arrays and origins. In JSON a tensor is a list of numbers; in safetensors
+it is a tensor of the file, and the rest of the tree is in the file's metadata. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._utils.image_files import open_raster
+from .._utils.image_files import open_image
 from .._utils.optional_imports import need
 from ..errors import FileError
-from .input_origin import ImageOrigin, SeriesOrigin, SoundOrigin, Span, TextOrigin
+from .input_origin import AudioOrigin, ImageOrigin, SeriesOrigin, Span, TextOrigin
 
 FORMAT = "whence-explanations"
 VERSION = 1
-ORIGINS = {"text": TextOrigin, "image": ImageOrigin, "sound": SoundOrigin, "series": SeriesOrigin}
-#: what an explanation without it would not be one
+ORIGINS = {"text": TextOrigin, "image": ImageOrigin, "sound": AudioOrigin, "series": SeriesOrigin}
+#: fields that every explanation has
 REQUIRED = ("scores", "special", "method", "logits", "value", "streams", "coverage")
 
 Record = dict[str, Any]
@@ -39,7 +39,7 @@ Get = Callable[[Mapping[str, Any]], Tensor]
 
 
 def encode(value: Any, put: Put) -> Any:
-    """A tree of values as JSON knows them; ``put`` says what stands for a tensor."""
+    """Encode a tree of values for JSON; ``put`` encodes a tensor."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
@@ -61,7 +61,7 @@ def encode(value: Any, put: Put) -> Any:
 
 
 def decode(value: Any, get: Get) -> Any:
-    """What :func:`encode` was given; lists come back as tuples."""
+    """Invert :func:`encode`; lists come back as tuples."""
     if isinstance(value, list):
         return tuple(decode(v, get) for v in value)
     if not isinstance(value, dict):
@@ -94,7 +94,7 @@ def _picture(array: np.ndarray[Any, Any]) -> Record:
 
 
 def _pixels(encoded: str) -> np.ndarray[Any, Any]:
-    with open_raster(io.BytesIO(base64.b64decode(encoded, validate=True)), ("PNG",)) as opened:
+    with open_image(io.BytesIO(base64.b64decode(encoded, validate=True)), ("PNG",)) as opened:
         return np.asarray(opened.convert("RGB"))
 
 
@@ -102,7 +102,7 @@ def _pixels(encoded: str) -> np.ndarray[Any, Any]:
 
 
 def _inline(tensor: Tensor) -> Record:
-    """A tensor in JSON: its type, its shape and its numbers, row by row."""
+    """Encode a tensor for JSON: its dtype, its shape and its numbers, row by row."""
     data = [encode(x, _inline) for x in tensor.flatten().tolist()]
     return {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape), "data": data}
 
@@ -122,12 +122,12 @@ def _head(records: list[Record], put: Put) -> Record:
 
 
 def to_json(records: list[Record]) -> bytes:
-    """Records as a JSON document."""
+    """Encode records as a JSON document."""
     return json.dumps(_head(records, _inline), ensure_ascii=False, allow_nan=False).encode()
 
 
 def from_json(content: bytes) -> list[Record]:
-    """The records of a JSON document."""
+    """Decode the records of a JSON document."""
     return _records(json.loads(content), _from_inline)
 
 
@@ -135,7 +135,7 @@ def from_json(content: bytes) -> list[Record]:
 
 
 def to_safetensors(records: list[Record]) -> bytes:
-    """Records as a safetensors file; equal tensors are kept once."""
+    """Encode records as a safetensors file."""
     save = need("safetensors.torch", "safetensors files", "hf").save
     tensors: dict[str, Tensor] = {}
 
@@ -150,7 +150,7 @@ def to_safetensors(records: list[Record]) -> bytes:
 
 
 def from_safetensors(content: bytes) -> list[Record]:
-    """The records of a safetensors file."""
+    """Decode the records of a safetensors file."""
     tensors = need("safetensors.torch", "safetensors files", "hf").load(content)
     length = int.from_bytes(content[:8], "little")
     metadata = json.loads(content[8 : 8 + length]).get("__metadata__", {})
@@ -164,7 +164,7 @@ READERS = {".json": from_json, ".safetensors": from_safetensors}
 
 
 def read(path: str | Path) -> list[Record]:
-    """The records of a file, or a sentence that says why not."""
+    """Read the records of a file; raise an error that says why it cannot be read."""
     path = Path(path)
     reader = READERS.get(path.suffix.lower())
     if reader is None:
@@ -179,7 +179,7 @@ def read(path: str | Path) -> list[Record]:
         raise FileError(f"'{path}' could not be read: {error.strerror or error}.") from error
     except FileError as error:
         raise FileError(f"'{path}' {error}") from error
-    except Exception as error:  # whatever a parser makes of a damaged file
+    except Exception as error:  # parsers have exceptions of their own for damaged files
         raise FileError(
             f"'{path}' is damaged, or no file of explanations ({type(error).__name__}: {str(error)[:200]})."
         ) from error

@@ -1,4 +1,4 @@
-"""A text cut into words, or into tokens, without losing a character or a score."""
+"""Word segmentation: a text cut into words, or into tokens, that keeps every character and every score."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-#: scripts written without spaces between words: each character stands for itself, unless a token joins several
+#: scripts written without spaces between words: each character is a word, unless a token joins several
 UNSPACED = [
     (0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF),
     (0xF900, 0xFAFF), (0x20000, 0x3FFFF),
@@ -27,7 +27,7 @@ class Word(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A stretch of the user's text: ``score`` is ``None`` where no token stands for it (spaces, what was not read)."""
+    """A part of the user's text; ``score`` is ``None`` where it has no token (spaces, truncated text)."""
 
     text: str
     score: float | None
@@ -38,7 +38,7 @@ class Piece(NamedTuple):
 
 
 def characters(text: str) -> Iterator[tuple[int, int]]:
-    """Spans of what a reader sees as one character: accents, joined emoji and flags stay together."""
+    """Yield the spans of characters as a reader sees them: accents, joined emoji and flags stay together."""
     start = 0
     for i in range(1, len(text) + 1):
         if i == len(text) or not _continues(text, start, i):
@@ -57,7 +57,7 @@ def _continues(text: str, start: int, i: int) -> bool:
 
 
 def words(text: str) -> list[tuple[int, int]]:
-    """Spans of the words and punctuation marks of a text, in order; spaces belong to none."""
+    """Return the spans of the words and punctuation marks of a text, in order, without spaces."""
     out: list[tuple[int, int]] = []
     joined = False  # whether the last span can still grow
     units = list(characters(text))
@@ -78,7 +78,7 @@ def words(text: str) -> list[tuple[int, int]]:
 
 
 def _inner(mark: str, before: str, after: str) -> bool:
-    """Whether a mark joins what stands on both sides: don't, well-made, 3.14."""
+    """Whether a mark joins the characters on both sides: don't, well-made, 3.14."""
     if mark in "'\u2019-":
         return before.isalnum() and after.isalnum()
     return mark in ".," and before.isdigit() and after.isdigit()
@@ -99,10 +99,10 @@ def pieces(
         part: which of the user's texts this is.
     """
     tokens = sorted((_trim(text, start, end), i) for i, start, end in spans)
-    stretches = [list(span) for span in words(text)] if whole_words else []
-    blank = whole_words and bool(stretches)  # tokens of spaces alone go to a word beside them
+    word_spans = [list(span) for span in words(text)] if whole_words else []
+    blank = whole_words and bool(word_spans)  # tokens of spaces alone go to a word beside them
     written = [[s, e] for (s, e), _ in tokens if e > s and not (blank and not text[s:e].strip())]
-    solid = _merge(sorted([*stretches, *written]))
+    solid = _merge(sorted([*word_spans, *written]))
     members: dict[int, list[int]] = {}
     loose: list[tuple[int, int]] = []
     at = 0
@@ -115,7 +115,7 @@ def pieces(
         inside = end > start and solid[at][0] <= start < solid[at][1]
         nearest = at if inside else _nearest(solid, end)
         members.setdefault(nearest, []).append(i)
-    if loose:  # a text of nothing that is written, and tokens all the same
+    if loose:  # a text of spaces alone that has tokens
         positions = tuple(sorted(i for _, i in loose))
         return [Piece(text, sum(float(scores[i]) for i in positions), 0, len(text), part, positions)]
     out: list[Piece] = []
@@ -133,7 +133,7 @@ def pieces(
 
 
 def _trim(text: str, start: int, end: int) -> tuple[int, int]:
-    """A token's span without the spaces around it, unless it is all spaces."""
+    """Return a token's span without the spaces around it, unless it is all spaces."""
     inside = text[start:end]
     if not inside.strip():
         return start, end
@@ -141,7 +141,7 @@ def _trim(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def _merge(spans: list[list[int]]) -> list[list[int]]:
-    """Spans that share a character become one."""
+    """Merge spans that share a character."""
     out: list[list[int]] = []
     for start, end in spans:
         if out and start < out[-1][1]:
@@ -152,5 +152,5 @@ def _merge(spans: list[list[int]]) -> list[list[int]]:
 
 
 def _nearest(solid: list[list[int]], place: int) -> int:
-    """The stretch that contains a place, or the one closest to it."""
+    """Return the index of the span that contains a place, or of the one closest to it."""
     return min(range(len(solid)), key=lambda k: max(solid[k][0] - place, place - solid[k][1], 0))

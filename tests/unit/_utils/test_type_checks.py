@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from whence._utils.type_checks import counts, made
+from whence._utils.type_checks import fits, from_options, require_positive
 from whence.errors import InputError, MethodError
 
 
@@ -37,7 +37,7 @@ class Several:
 ])  # fmt: skip
 def test_what_fits_is_taken(options):
     ((name, value),) = options.items()
-    assert getattr(made(Several, "method 'some'", options), name) is value
+    assert getattr(from_options(Several, "method 'some'", options), name) is value
 
 
 @pytest.mark.parametrize(("options", "said"), [
@@ -51,12 +51,23 @@ def test_what_fits_is_taken(options):
 ])  # fmt: skip
 def test_what_does_not_fit_is_named(options, said):
     with pytest.raises(MethodError) as error:
-        made(Several, "method 'some'", options)
+        from_options(Several, "method 'some'", options)
     assert said in str(error.value)
 
 
 def test_numbers_of_things_are_whole_and_at_least_one():
-    counts(batch_size=1, budget=np.int64(500))
+    require_positive(batch_size=1, budget=np.int64(500))
     for wrong in (0, -1, 2.0, "9", None, True):
         with pytest.raises(InputError, match=r"budget must be a whole number, at least 1, not"):
-            counts(batch_size=1, budget=wrong)
+            require_positive(batch_size=1, budget=wrong)
+
+
+@pytest.mark.parametrize(("value", "hint", "shallow", "deep"), [
+    ((1, "2"), Sequence[int], True, False), ([1, 2], tuple[int, int], True, False), ([1, "2"], list[int], True, False),
+    (np.int64(1), int, False, False), ({"a": "b"}, Mapping[str, int], True, False), (True, float, False, False),
+    (Several(one=1), Several, True, True), (Several(one="1"), Several, True, False),
+])  # fmt: skip
+def test_contents_are_checked_if_wanted(value, hint, shallow, deep):
+    assert fits(value, hint, contents=False) is shallow
+    assert fits(value, hint) is deep
+    assert fits(np.int64(1), int, numpy=True)

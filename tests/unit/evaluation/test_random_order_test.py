@@ -106,7 +106,7 @@ def test_what_words_drew_on_is_the_sum_of_their_tokens_pairs():
     places = [p.positions for p in panel.pieces if p.score is not None]
     assert any(len(p) > 1 for p in places)
     pairs = e.pairs[0].sum(0)
-    for i, sources in enumerate(panel.drew):
+    for i, sources in enumerate(panel.sources):
         others = [j for j in range(len(places)) if j != i]
         amounts = {j: float(sum(pairs[a, b] for a in places[i] for b in places[j])) for j in others}
         strongest = sorted(amounts, key=lambda j: -abs(amounts[j]))[:5]

@@ -17,8 +17,8 @@ from torch import nn
 import whence
 from tests.support import tiny
 from tests.support.processors import BYTES, SPEAKER, WORDS, bert, bytes_bpe
-from whence.explainer.chat_template import templated
-from whence.explainer.continuation import decoded
+from whence.explainer.chat_template import apply_template
+from whence.explainer.continuation import decode_with_spans
 
 EXACT = 1e-9
 PROMPT = "a good film is"
@@ -191,11 +191,11 @@ SMALL = {
 def test_who_writes_is_decided_by_what_a_model_can_do():
     """Not by its name: a translation model writes, one that fills in masked tokens does not."""
     marian = whence.Explainer(hf.MarianMTModel(hf.MarianConfig(**SMALL)).eval(), WORDS)
-    assert marian.answers.speaks()
+    assert marian.target_labels.are_tokens()
     assert len(marian.generate(PROMPT, max_new_tokens=3)) == 3
     for cls in (hf.BertForMaskedLM, hf.BertLMHeadModel):
         filling = whence.Explainer(bert(WORDS, cls), WORDS)
-        assert filling.answers.speaks()
+        assert filling.target_labels.are_tokens()
         with pytest.raises(whence.ModelError, match="does not write one token after the other"):
             filling.generate(PROMPT, "bad film")
     decoder = whence.Explainer(bert(WORDS, hf.BertLMHeadModel, is_decoder=True), WORDS)
@@ -256,7 +256,7 @@ def rendered(template, *contents):
     """The text that a template makes of messages, and what of it is said to be the user's."""
     tokenizer = bytes_bpe()
     tokenizer.chat_template = template
-    return templated(tokenizer, [{"role": "user", "content": c} for c in contents])
+    return apply_template(tokenizer, [{"role": "user", "content": c} for c in contents])
 
 
 FRAME = "{{% for m in messages %}}<{{{{ m['role'] }}}}> {{{{ {} }}}}\n{{% endfor %}}<assistant> "
@@ -415,6 +415,6 @@ class Bytes:
 @settings(max_examples=100, deadline=None)
 @given(st.text(max_size=20), st.text(min_size=1, max_size=20))
 def test_every_character_written_stands_in_one_token_or_at_the_end_of_several(before, text):
-    found, places = decoded(Bytes(), before.encode("utf-8", "replace"), text.encode("utf-8", "replace"))
+    found, places = decode_with_spans(Bytes(), before.encode("utf-8", "replace"), text.encode("utf-8", "replace"))
     assert found == text.encode("utf-8", "replace").decode()
     assert "".join(found[a:b] for a, b in places) == found

@@ -22,7 +22,7 @@ from transformers import (
 import whence
 from tests.support import tiny
 from tests.support.processors import LIMIT, bert, bert_config, bytes_bpe, gpt2, small, wordpiece
-from whence.explainer.long_text import Cut, windows
+from whence.explainer.long_text import WindowLayout, windows
 from whence.models import MODELS
 from whence.results.word_segmentation import words
 
@@ -47,9 +47,8 @@ LONG = " ".join(VOCABULARY[(i * i + i // 7) % len(VOCABULARY)] for i in range(15
 
 def cut_of(explainer, text, length=LIMIT, stride=None):
     reader = whence.inputs.text.TextReader(explainer.processor, explainer.model)
-    reader.limit = None
-    whole = reader.read(text)
-    return Cut.of(whole.origins["text"], length, stride), whole
+    whole = reader.read_whole(text)
+    return WindowLayout.of(whole.origins["text"], length, stride), whole
 
 
 def own_of(cut):
@@ -70,16 +69,16 @@ def test_every_word_is_read_by_the_same_number_of_windows_and_none_is_too_long(e
     kept = 2 if explainer is BERT else 0
     stride = max(1, int(part * (length - kept)))
     cut, _ = cut_of(explainer, text, length, stride)
-    held = torch.zeros(len(cut.places), len(cut.origin.tokens), dtype=torch.float64)
-    for row, place in zip(held, cut.places, strict=True):
+    held = torch.zeros(len(cut.positions), len(cut.origin.tokens), dtype=torch.float64)
+    for row, place in zip(held, cut.positions, strict=True):
         row[place] = 1.0
         assert len(place) <= length
     own, reads = own_of(cut), (length - kept) // stride
     assert (held[:, own].sum(0) == reads).all()
     weights = held[:, own] / reads
     assert torch.allclose(weights.sum(0), torch.ones(len(own), dtype=torch.float64))
-    assert torch.allclose(weights.mean(1), cut.shares)  # the mean over tokens of the mean over their windows
-    assert float(cut.shares.sum()) == pytest.approx(1)
+    assert torch.allclose(weights.mean(1), cut.weights)  # the mean over tokens of the mean over their windows
+    assert float(cut.weights.sum()) == pytest.approx(1)
     special = [i for i in range(held.shape[1]) if i not in own]
     assert held[:, special].all()
 
@@ -91,7 +90,7 @@ def test_a_window_is_a_text_of_its_own(explainer, count, length):
     text = " ".join(VOCABULARY[(i * i) % len(VOCABULARY)] for i in range(count))
     cut, whole = cut_of(explainer, text, length)
     starts = {start for start, _ in words(text)}
-    for sample, place in zip(cut.samples(whole), cut.places, strict=True):
+    for sample, place in zip(cut.samples(whole), cut.positions, strict=True):
         spans = [cut.origin.spans[i] for i in place.tolist() if cut.origin.spans[i] is not None]
         first = spans[0].start
         assert first + (text[first] == " ") in starts
@@ -101,7 +100,7 @@ def test_a_window_is_a_text_of_its_own(explainer, count, length):
 def test_a_word_that_is_longer_than_a_window_is_cut():
     text = "film " + "a" * 400 + " is bad"
     cut, _ = cut_of(GPT2, text, 20)
-    assert sorted({i for place in cut.places for i in place.tolist()}) == list(range(len(cut.origin.tokens)))
+    assert sorted({i for place in cut.positions for i in place.tolist()}) == list(range(len(cut.origin.tokens)))
     assert windows(GPT2, text, length=20).scores.isfinite().all()
 
 
@@ -137,7 +136,7 @@ def test_scores_and_answer_are_the_mean_of_the_windows_by_length(explainer, meth
     e = windows(explainer, LONG, method, target=1, length=75, stride=30)
     cut, _ = cut_of(explainer, LONG, 75, 30)
     scores, logits, value, total = torch.zeros_like(e.scores[0]), 0.0, 0.0, 0
-    for place in cut.places:
+    for place in cut.positions:
         spans = [cut.origin.spans[i] for i in place.tolist() if cut.origin.spans[i] is not None]
         alone = explainer(LONG[spans[0].start : spans[-1].end], method, target=1)
         size = len(spans)
@@ -248,7 +247,7 @@ def test_the_other_text_of_a_pair_is_in_every_window():
 
 def test_it_says_that_it_was_made_from_windows(tmp_path):
     cut, _ = cut_of(BERT, LONG)
-    count = len(cut.places)
+    count = len(cut.positions)
     said = rf"{len(cut.origin.tokens)} tokens, more than the 100 of a window: it was read in {count} windows"
     with pytest.warns(whence.WhenceWarning, match=said):
         e = windows(BERT, LONG)
@@ -268,7 +267,7 @@ def test_what_happens_inside_is_laid_on_the_whole_text_too():
     assert e.pairs.shape[-2:] == (tokens, tokens)
     cut, whole = cut_of(BERT, LONG, 60)
     each = [BERT.batch([s], "conservative-lrp", int(e.target[0]), {"inside": True})[0] for s in cut.samples(whole)]
-    total = sum(float(share) * x.pairs.sum() for share, x in zip(cut.shares, each, strict=True))
+    total = sum(float(share) * x.pairs.sum() for share, x in zip(cut.weights, each, strict=True))
     assert float(e.pairs.sum()) == pytest.approx(float(total))
     assert e.pairs[0, 0, 1, tokens - 2] == 0  # never in one window
 

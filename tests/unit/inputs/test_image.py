@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from whence.errors import InputError
-from whence.inputs.image import placing, read_picture
+from whence.inputs.image import find_placement, read_image
 from whence.results.input_origin import ImageOrigin
 
 
@@ -55,7 +55,7 @@ def mirrored(picture):
 
 @pytest.mark.parametrize("size", [(500, 300), (64, 64), (37, 91), (1600, 900)])
 def test_resizing_is_found_exactly(size):
-    scale, shift, out = placing(resized((48, 32)), *size)
+    scale, shift, out = find_placement(resized((48, 32)), *size)
     assert out == (48, 32)
     assert scale == (48 / size[1], 32 / size[0])
     assert shift == (0, 0)
@@ -65,7 +65,7 @@ def test_resizing_is_found_exactly(size):
 @settings(max_examples=30, deadline=None)
 def test_the_middle_of_a_picture_is_found_where_it_was_cut(width, height):
     edge, size = 40, 32
-    scale, shift, _ = placing(cropped(edge, size), width, height)
+    scale, shift, _ = find_placement(cropped(edge, size), width, height)
     whole = [round(n * edge / min(width, height)) for n in (height, width)]
     for axis, n in enumerate((height, width)):
         middle = n / 2 * scale[axis] + shift[axis]
@@ -74,14 +74,14 @@ def test_the_middle_of_a_picture_is_found_where_it_was_cut(width, height):
 
 
 def test_padding_is_found():
-    scale, shift, out = placing(letterboxed(64), 200, 100)
+    scale, shift, out = find_placement(letterboxed(64), 200, 100)
     assert out == (64, 64)
     assert scale == pytest.approx((64 / 200, 64 / 200), rel=1e-2)
     assert shift == pytest.approx((0, 0), abs=0.5)
 
 
 def test_a_mirror_image_is_found():
-    scale, shift, _ = placing(mirrored, 50, 40)
+    scale, shift, _ = find_placement(mirrored, 50, 40)
     assert scale[1] == pytest.approx(-1, rel=1e-2)
     assert shift[1] == pytest.approx(50, abs=0.6)
     assert scale[0] == pytest.approx(1)
@@ -89,9 +89,9 @@ def test_a_mirror_image_is_found():
 
 def test_tiles_are_refused_with_a_reason():
     with pytest.raises(InputError, match="not one picture"):
-        placing(lambda p: tensor(p)[None].expand(1, 2, -1, -1, -1), 20, 20)
+        find_placement(lambda p: tensor(p)[None].expand(1, 2, -1, -1, -1), 20, 20)
     with pytest.raises(InputError, match="evenly"):
-        placing(lambda p: torch.cat([tensor(p)] * 2, -1), 20, 20)
+        find_placement(lambda p: torch.cat([tensor(p)] * 2, -1), 20, 20)
 
 
 # -- laying scores back --------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ def test_what_was_cut_off_scores_zero_and_the_rest_does_not():
 def test_a_patch_lights_up_its_own_place_in_the_picture(width, height, patch):
     """End to end: a picture with one bright patch, through a processor; the brightest place is found again."""
     row, column = divmod(patch, 4)
-    scale, shift, out = placing(resized((32, 32)), width, height)
+    scale, shift, out = find_placement(resized((32, 32)), width, height)
     patches = torch.zeros(4, 4)
     patches[row, column] = 1.0
     there = ImageOrigin(np.zeros((height, width, 3), np.uint8), scale, shift, out)
@@ -145,13 +145,13 @@ def test_a_photograph_is_turned_as_the_camera_meant(tmp_path):
     exif = picture.getexif()
     exif[0x0112] = 6  # rotate by 90 degrees
     picture.save(tmp_path / "turned.jpg", exif=exif)
-    read, name = read_picture(tmp_path / "turned.jpg")
+    read, name = read_image(tmp_path / "turned.jpg")
     assert read.size == (20, 30)
     assert name == "turned.jpg"
 
 
 def test_transparency_lies_on_white():
-    read, _ = read_picture(Image.new("RGBA", (2, 2), (0, 0, 0, 0)))
+    read, _ = read_image(Image.new("RGBA", (2, 2), (0, 0, 0, 0)))
     assert read.getpixel((0, 0)) == (255, 255, 255)
 
 
@@ -165,7 +165,7 @@ def test_transparency_lies_on_white():
     ],
 )
 def test_arrays_of_bytes_and_of_floats_are_pictures(array):
-    read, _ = read_picture(array)
+    read, _ = read_image(array)
     assert read.size == (5, 4)
     assert read.mode == "RGB"
     assert read.getpixel((0, 0))[0] in (128, 255)

@@ -30,7 +30,7 @@ from tests.support.modalities import (
     wav2vec,
 )
 from whence.explanations.view_builder import view
-from whence.inputs.image import PictureReader
+from whence.inputs.image import ImageReader
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -125,7 +125,7 @@ def test_a_heat_map_is_zero_where_the_model_did_not_look(size, box):
 @pytest.mark.parametrize("size", [2, 3, 5, 8, 32, 100, 1000])
 @pytest.mark.parametrize("processor", [SQUEEZED, ViTImageProcessorPil(size={"height": 224, "width": 224})])
 def test_pixels_are_found_again(processor, size):
-    scale, shift, out = PictureReader(processor).place(size, size)
+    scale, shift, out = ImageReader(processor).place(size, size)
     for pixel in (0.5, size - 0.5):
         assert scale[0] * pixel + shift[0] == pytest.approx(out[0] / size * pixel, abs=0.02 * out[0])
 

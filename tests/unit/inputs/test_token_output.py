@@ -1,4 +1,4 @@
-"""Whether a model answers in the tokens that it reads, fills them in, or goes on with a text: never by its name."""
+"""Whether a model predicts tokens, fills in masked ones, or generates text: never by its name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 import whence
 from tests.support.processors import WORDS
 from whence.errors import TargetError
-from whence.inputs.token_output import answers_in_tokens, can_write, fills, first_step
+from whence.inputs.token_output import can_generate, decoder_start_token, is_masked_lm, predicts_tokens
 
 SIZES = {
     "vocab_size": len(WORDS), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
@@ -29,8 +29,8 @@ def small(name, **more):
 @pytest.mark.parametrize("family", FILLING)
 def test_models_that_fill_in_masks_are_known(family):
     model = small(f"{family}ForMaskedLM", **({"dim": 16, "n_layers": 1, "n_heads": 2} if "Distil" in family else {}))
-    assert answers_in_tokens(model, WORDS)
-    assert fills(model, WORDS)
+    assert predicts_tokens(model, WORDS)
+    assert is_masked_lm(model, WORDS)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_models_that_fill_in_masks_are_known(family):
 )  # fmt: skip
 def test_models_that_do_not_fill_in_masks_are_known(name):
     model = small(name, **({"d_model": 16, "encoder_layers": 1, "decoder_layers": 1} if "Bart" in name else {}))
-    assert not fills(model, WORDS)
+    assert not is_masked_lm(model, WORDS)
 
 
 class Plain(nn.Module):
@@ -74,9 +74,9 @@ def test_a_class_by_another_name_fills_in_masks_all_the_same():
 
 def test_a_plain_module_is_known_by_its_last_layer():
     torch.manual_seed(0)
-    assert answers_in_tokens(Plain(len(WORDS), len(WORDS)), WORDS)
-    assert not answers_in_tokens(Plain(len(WORDS), 2), WORDS)  # as many as types, not as tokens
-    assert can_write(Plain(4, 4)) is None
+    assert predicts_tokens(Plain(len(WORDS), len(WORDS)), WORDS)
+    assert not predicts_tokens(Plain(len(WORDS), 2), WORDS)  # as many as types, not as tokens
+    assert can_generate(Plain(4, 4)) is None
 
 
 def test_a_mask_in_the_text_of_a_plain_module_is_what_it_guesses():
@@ -94,7 +94,7 @@ def test_a_mask_in_the_text_of_a_plain_module_is_what_it_guesses():
 
 def test_an_encoder_decoder_begins_with_its_own_token():
     begun = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "decoder_start_token_id": 3}
-    assert first_step(small("BartForConditionalGeneration", **begun)) == 3
-    assert first_step(small("BartForSequenceClassification", **begun)) is None
-    assert first_step(small("BartForCausalLM", **begun)) is None
-    assert first_step(small("GPT2LMHeadModel")) is None
+    assert decoder_start_token(small("BartForConditionalGeneration", **begun)) == 3
+    assert decoder_start_token(small("BartForSequenceClassification", **begun)) is None
+    assert decoder_start_token(small("BartForCausalLM", **begun)) is None
+    assert decoder_start_token(small("GPT2LMHeadModel")) is None

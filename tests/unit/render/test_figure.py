@@ -15,11 +15,11 @@ import pytest
 from tests.support import cards
 from tests.support.helpers import ROOT
 from whence.errors import InputError, WhenceError
-from whence.render.line_layout import Fragment, fragments, leftward, lines, seen
+from whence.render.line_layout import Fragment, fragments, leftward, lines, visual_order
 from whence.render.palette import AGAINST, FOR, OPAQUE, blend
 from whence.render.phrases import visible
 from whence.render.view_model import Card, Panel
-from whence.results.input_origin import ImageOrigin, SoundOrigin, Span, TextOrigin
+from whence.results.input_origin import AudioOrigin, ImageOrigin, Span, TextOrigin
 from whence.results.word_segmentation import Piece
 
 matplotlib = pytest.importorskip("matplotlib", reason="figures need matplotlib")
@@ -147,7 +147,7 @@ def test_the_picture_is_under_its_colours() -> None:
 
 def test_what_was_not_heard_has_no_colour() -> None:
     panel = cards.sound_panel()
-    assert isinstance(panel.origin, SoundOrigin)
+    assert isinstance(panel.origin, AudioOrigin)
     short = replace(panel, origin=replace(panel.origin, heard=0.5))
     ax = figure([cards.card(cards.view(short))]).axes[0]
     assert ax.images[0].get_extent()[:2] == [0.0, 0.5]
@@ -234,9 +234,9 @@ def test_lines_are_never_wider_and_lose_nothing() -> None:
 def test_words_from_right_to_left_stand_so() -> None:
     line = [Fragment(t) for t in ("שלום", " ", "עולם", " ", "mixed", " ", "text")]
     assert leftward(line)
-    assert [f.text for f in seen(line, True)] == ["mixed", " ", "text", " ", "עולם", " ", "שלום"]
+    assert [f.text for f in visual_order(line, True)] == ["mixed", " ", "text", " ", "עולם", " ", "שלום"]
     latin = [Fragment(t) for t in ("a", " ", "שלום", " ", "עולם", " ", "b")]
-    assert [f.text for f in seen(latin, False)] == ["a", " ", "עולם", " ", "שלום", " ", "b"]
+    assert [f.text for f in visual_order(latin, False)] == ["a", " ", "עולם", " ", "שלום", " ", "b"]
 
 
 @pytest.mark.parametrize("c", [chr(k) for k in (*range(9), *range(11, 32), *range(127, 160), 0x202E, 0xD800, 0xFFFF)])

@@ -368,5 +368,5 @@ def test_the_ledger_that_is_shown_is_in_shares_of_the_target():
     e = whence.explain(tiny.bert(), {"input_ids": tiny.ids(1)}, target=1)
     shown = view(e)
     total = float(e.ledger.total)
-    assert shown.kept == pytest.approx([float(s) / total for s in e.ledger.sums[0]])
+    assert shown.block_relevance == pytest.approx([float(s) / total for s in e.ledger.sums[0]])
     assert [share * total for _, share in shown.absorbed] == pytest.approx([x[3] for x in e.ledger.largest(5)])

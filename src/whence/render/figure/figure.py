@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError, WhenceError
-from ...results.input_origin import ImageOrigin, SeriesOrigin, SoundOrigin
+from ...results.input_origin import AudioOrigin, ImageOrigin, SeriesOrigin
 from .. import phrases
 from ..line_layout import fragments
 from ..view_model import Card, Panel, View
@@ -17,17 +17,17 @@ from ..view_model import Card, Panel, View
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from .page import Page
+    from .canvas import Canvas
 
-KINDS = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}  # and what would differ from day to day
+KINDS = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}  # metadata: no date, so that bytes are equal
 DPI = 200
 NARROWEST = 3.0  # inches
-CARDS = 40  # on one figure, and
+CARDS = 40  # on one figure, at most
 HEIGHT = 60.0  # inches after which no other card is begun
 LINES = 120  # of text on a card: about 1,500 words
-OWN = {"svg.fonttype": "none", "svg.hashsalt": "whence", "pdf.fonttype": 42}
+STYLE = {"svg.fonttype": "none", "svg.hashsalt": "whence", "pdf.fonttype": 42}
 FAMILIES = ("agg.", "axes.", "figure.", "font.", "image.", "lines.", "mathtext.", "patch.", "path.", "pdf.", "savefig.",
-            "svg.", "text.", "xtick.", "ytick.")  # fmt: skip  # settings that would change how a figure looks
+            "svg.", "text.", "xtick.", "ytick.")  # fmt: skip  # rcParams that change how a figure looks
 _LOCK = threading.RLock()
 
 
@@ -35,11 +35,11 @@ def draw(cards: Sequence[Card], kind: str, width: float = 8.0) -> bytes:
     """Draw explanations into a file's bytes; the same explanations give the same bytes.
 
     Texts are written as text, so that they can be searched and copied. A character that no installed font has is kept
-    in an SVG, where the viewer's fonts show it; in a PNG or PDF its number stands in its place: ``U+1F44D``. Long
-    texts, many cards and tall pages are cut, and the figure says what was left out.
+    in an SVG, where the viewer's fonts show it; in a PNG or PDF it is replaced by its number: ``U+1F44D``. Long
+    texts, many cards and tall figures are cut, with a line that counts what was left out.
 
     Args:
-        cards: what to draw.
+        cards: the explanations, by input.
         kind: ``png``, ``svg`` or ``pdf``.
         width: in inches.
 
@@ -49,30 +49,30 @@ def draw(cards: Sequence[Card], kind: str, width: float = 8.0) -> bytes:
     """
     if kind not in KINDS:
         raise InputError(f"There is no figure of kind {kind!r}: choose one of {', '.join(KINDS)}.")
-    with settings():
-        page = _page(cards, width, keep=kind == "svg")
+    with default_style():
+        drawn = _draw_cards(cards, width, keep=kind == "svg")
         out = io.BytesIO()
-        page.savefig(out, format=kind, dpi=DPI, metadata=KINDS[kind])
+        drawn.savefig(out, format=kind, dpi=DPI, metadata=KINDS[kind])
     return out.getvalue()
 
 
 def figure(cards: Sequence[Card], width: float = 8.0) -> Figure:
-    """The same as a matplotlib figure, to be changed or placed by you; pyplot does not know of it.
+    """Return explanations as a matplotlib figure that you can change; it is not registered with pyplot.
 
     Args:
-        cards: what to draw.
+        cards: the explanations, by input.
         width: in inches.
 
     Example:
         >>> figure(cards).savefig("why.png", dpi=300)  # doctest: +SKIP
     """
-    with settings():
-        return _page(cards, width, keep=False)
+    with default_style():
+        return _draw_cards(cards, width, keep=False)
 
 
 @contextmanager
-def settings() -> Iterator[None]:
-    """Matplotlib as it is by default, whatever its user has set; as it was again afterwards."""
+def default_style() -> Iterator[None]:
+    """Use matplotlib's default rcParams, whatever the user has set; restore them afterwards."""
     try:
         import matplotlib
     except ImportError as error:
@@ -80,107 +80,109 @@ def settings() -> Iterator[None]:
             "Drawing figures needs matplotlib: pip install 'whence[figures]', or save as .html."
         ) from error
     plain: dict[str, Any] = {k: v for k, v in matplotlib.rcParamsDefault.items() if k.startswith(FAMILIES)}
-    with _LOCK, matplotlib.rc_context(plain | OWN):  # type: ignore[arg-type]  # names of settings are literals there
+    with _LOCK, matplotlib.rc_context(plain | STYLE):  # type: ignore[arg-type]  # names of settings are literals there
         yield
 
 
-def _page(cards: Sequence[Card], width: float, keep: bool) -> Figure:
+def _draw_cards(cards: Sequence[Card], width: float, keep: bool) -> Figure:
+    from .canvas import Canvas
     from .fonts import Fonts
-    from .page import Page
     from .plots import legend
 
     if not cards:
         raise InputError("There is nothing to draw: no explanation was given.")
     if not width >= NARROWEST:
         raise InputError(f"A figure {width} inches wide has no room for words: give at least {NARROWEST:g}.")
-    page = Page(width, Fonts(keep))
+    canvas = Canvas(width, Fonts(keep))
     done = 0
     for card in cards[:CARDS]:
-        if page.y > HEIGHT:
+        if canvas.filled > HEIGHT:
             break
-        _card(page, card, first=done == 0)
+        _card(canvas, card, first=done == 0)
         done += 1
     if done < len(cards):
-        page.y += 0.1
-        page.paragraph(f"…and {len(cards) - done:,} more inputs: save as .html to see all.")
-    page.y += 0.1
-    legend(page, any(v.signed for c in cards[:done] for v in c.views))
-    return page.figure()
+        canvas.space(0.1)
+        canvas.paragraph(f"…and {len(cards) - done:,} more inputs: save as .html to see all.")
+    canvas.space(0.1)
+    legend(canvas, any(v.signed for c in cards[:done] for v in c.views))
+    return canvas.figure()
 
 
-def _card(page: Page, card: Card, first: bool) -> None:
-    """A card: its title, what the model said, and each stream of tokens in all views."""
-    from .page import LABEL, MARGIN, TITLE
+def _card(canvas: Canvas, card: Card, first: bool) -> None:
+    """Draw a card: its title, the model's prediction, and each stream of tokens in all views."""
+    from .canvas import LABEL, MARGIN, TITLE
 
     if not first:
-        page.y += 0.12
-        page.rule()
-        page.y += 0.08
-    said = page.fonts.shorten(page.fonts.show(phrases.prediction(card)), LABEL, page.inner * 0.55)
-    page.y += 0.16
-    room = page.inner - page.fonts.width(said, LABEL) - 0.3
-    title = page.fonts.show(phrases.flat(card.title))
-    bold = page.fonts.bold(title)
-    page.write(page.fonts.shorten(title, TITLE, room, bold), MARGIN, page.y, TITLE, bold=bold)
-    page.write(said, page.width - MARGIN, page.y, LABEL, anchor="right")
-    page.y += 0.06
-    left = _streams(page, card)
-    if left:
-        page.paragraph(f"…and {left:,} more explanations of this input: save as .html to see all.")
+        canvas.space(0.12)
+        canvas.rule()
+        canvas.space(0.08)
+    fonts = canvas.fonts
+    prediction = fonts.shorten(fonts.show(phrases.prediction(card)), LABEL, canvas.inner * 0.55)
+    room = canvas.inner - fonts.width(prediction, LABEL) - 0.3
+    title = fonts.show(phrases.flat(card.title))
+    bold = fonts.bold(title)
+    y = canvas.row(0.16)
+    canvas.write(fonts.shorten(title, TITLE, room, bold), MARGIN, y, TITLE, bold=bold)
+    canvas.write(prediction, canvas.width - MARGIN, y, LABEL, anchor="right")
+    canvas.space(0.06)
+    left_out = _streams(canvas, card)
+    if left_out:
+        canvas.paragraph(f"…and {left_out:,} more explanations of this input: save as .html to see all.")
     for note in phrases.notes(card):
-        page.paragraph(note)
+        canvas.paragraph(note)
 
 
-def _streams(page: Page, card: Card) -> int:
-    """Every stream in every view, while there is room; how many views were left out."""
-    from .plots import COLUMNS, pictures
+def _streams(canvas: Canvas, card: Card) -> int:
+    """Draw every stream in every view, while there is room; return how many views were left out."""
+    from .plots import COLUMNS, images
 
     shown = list(card.views)
     for k in range(max((len(v.panels) for v in card.views), default=0)):
         rows = [(v, v.panels[k]) for v in shown if k < len(v.panels)]
-        if rows and all(_pictured(p) for _, p in rows):
+        if rows and all(_is_image(p) for _, p in rows):
             rows = rows[: 6 * COLUMNS - 1]
             captions = [(phrases.method(v), phrases.target(v)) for v, _ in rows]
-            pictures(page, rows, captions, card.targets if len(rows) == len(card.views) else 1)
+            images(canvas, rows, captions, card.targets if len(rows) == len(card.views) else 1)
             shown = [v for v, _ in rows]
             continue
         for n, (view, panel) in enumerate(rows):
-            if n and page.y > HEIGHT:
+            if n and canvas.filled > HEIGHT:
                 shown = shown[:n]
                 break
-            _row(page, view, panel, max(LINES // len(rows), 4))
+            _panel(canvas, view, panel, max(LINES // len(rows), 4))
     return len(card.views) - len(shown)
 
 
-def _pictured(panel: Panel) -> bool:
-    """Whether a panel is drawn as a picture: it is one, or its scores lie in a grid that nothing else explains."""
+def _is_image(panel: Panel) -> bool:
+    """Whether a panel is drawn as an image: it is one, or a grid of scores of unknown origin."""
     if isinstance(panel.origin, ImageOrigin):
         return panel.heat is not None or panel.patches is not None
     return panel.origin is None and not panel.pieces and not panel.tokens and panel.patches is not None
 
 
-def _row(page: Page, view: View, panel: Panel, most: int) -> None:
-    """One stream in one view, over the width of the page, under a line that says which."""
-    from .page import GREY, LABEL, MARGIN
-    from .plots import bars, series, sound
+def _panel(canvas: Canvas, view: View, panel: Panel, most: int) -> None:
+    """Draw one stream in one view, over the whole width, under a line with its method and target."""
+    from .canvas import GREY, LABEL, MARGIN
+    from .plots import bars, series, waveform
 
-    page.y += 0.17
-    name = page.fonts.shorten(page.fonts.show(phrases.method(view)), LABEL, page.inner * 0.6)
-    page.write(name, MARGIN, page.y, LABEL)
-    x = MARGIN + page.fonts.width(name, LABEL) + 0.08
-    goal = page.fonts.shorten(page.fonts.show(phrases.target(view)), LABEL, page.width - MARGIN - x)
-    page.write(goal, x, page.y, LABEL, GREY)
+    fonts = canvas.fonts
+    y = canvas.row(0.17)
+    method = fonts.shorten(fonts.show(phrases.method(view)), LABEL, canvas.inner * 0.6)
+    canvas.write(method, MARGIN, y, LABEL)
+    x = MARGIN + fonts.width(method, LABEL) + 0.08
+    target = fonts.shorten(fonts.show(phrases.target(view)), LABEL, canvas.width - MARGIN - x)
+    canvas.write(target, x, y, LABEL, GREY)
     if panel.pieces or panel.tokens:
-        left = page.words(list(fragments(panel, page.fonts.show)), view.limit, most)
-        if left:
-            page.paragraph(f"…and {left:,} more words: save as .html to see all.")
-    elif isinstance(panel.origin, SoundOrigin):
-        sound(page, view, panel)
+        left_out = canvas.words(list(fragments(panel, fonts.show)), view.limit, most)
+        if left_out:
+            canvas.paragraph(f"…and {left_out:,} more words: save as .html to see all.")
+    elif isinstance(panel.origin, AudioOrigin):
+        waveform(canvas, view, panel)
     elif isinstance(panel.origin, SeriesOrigin):
-        left = series(page, view, panel)
-        if left:
-            page.paragraph(f"…and {left:,} more channels, of smaller scores: save as .html to see all.")
+        left_out = series(canvas, view, panel)
+        if left_out:
+            canvas.paragraph(f"…and {left_out:,} more channels, of smaller scores: save as .html to see all.")
     elif len(panel.scores):
-        bars(page, view, panel)
+        bars(canvas, view, panel)
     else:
-        page.paragraph(phrases.EMPTY)
+        canvas.paragraph(phrases.EMPTY)

@@ -1,4 +1,4 @@
-"""Which characters the installed fonts can draw, and how wide a text is in them."""
+"""The characters that the installed fonts can draw, and the width of a text in them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from matplotlib.ft2font import LoadFlags
 
 from ..phrases import PICTURES
 
-#: the first ships with matplotlib; of the others, those installed are asked for what it lacks
+#: the first ships with matplotlib; the installed ones of the others are fallbacks for characters that it lacks
 FAMILIES = [
     "DejaVu Sans", "Noto Sans", "Noto Sans Hebrew", "Noto Sans Arabic", "Noto Sans Devanagari", "Noto Sans Bengali",
     "Noto Sans Tamil", "Noto Sans Thai", "Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans JP", "Noto Sans SC",
@@ -21,11 +21,11 @@ FAMILIES = [
 ]  # fmt: skip
 INVISIBLE = frozenset("\u200b\u200c\u200d\u2060\ufe0e\ufe0f\ufeff")  # joiners and the like: nothing to draw
 POINTS = 72.0  # in an inch
-LONG = 100  # characters that are no longer measured as one
+LONG = 100  # characters; a longer text is measured character by character
 
 
 class Fonts:
-    """Texts as the fonts of this machine can draw them.
+    """The fonts of this machine: substitutes characters that they lack, measures and shortens texts.
 
     Args:
         keep: whether characters that no font here has are kept, for a viewer that may have one (SVG); otherwise their
@@ -37,11 +37,11 @@ class Fonts:
         self._widths: dict[tuple[str, float, bool], float] = {}
 
     def show(self, text: str) -> str:
-        """A text of characters that can be drawn."""
+        """Return a text with every character that cannot be drawn replaced."""
         return text if text.isascii() else "".join(_drawable(c, self.keep) for c in text)
 
     def properties(self, size: float, bold: bool = False) -> FontProperties:
-        """The font of a text, for matplotlib."""
+        """Return matplotlib's description of the font."""
         return FontProperties(family=_families(bold), size=size, weight="bold" if bold else "normal")
 
     def bold(self, text: str) -> bool:
@@ -49,7 +49,7 @@ class Fonts:
         return set(text) <= _glyphs(True)
 
     def width(self, text: str, size: float, bold: bool = False) -> float:
-        """How wide a text is, in inches; characters that no font here has are guessed."""
+        """Return the width of a text in inches; that of characters that no font here has is estimated."""
         key = (text, size, bold)
         if key not in self._widths:
             if len(text) > LONG:
@@ -61,7 +61,7 @@ class Fonts:
         return self._widths[key]
 
     def shorten(self, text: str, size: float, width: float, bold: bool = False) -> str:
-        """The beginning of a text, as much as fits."""
+        """Return the beginning of a text, as much as fits."""
         text = text[:400]
         if self.width(text, size, bold) <= width:
             return text
@@ -72,7 +72,7 @@ class Fonts:
 
 @lru_cache(2)
 def _families(bold: bool) -> tuple[str, ...]:
-    """The fonts to ask, one after the other; few have a bold face that could be relied on."""
+    """Return the installed families, in order; in bold only the first, because few others have a bold face."""
     installed = set(fontManager.get_font_names())
     return tuple(name for name in FAMILIES[: 1 if bold else None] if name in installed)
 
@@ -85,7 +85,7 @@ def _paths(bold: bool) -> tuple[str, ...]:
 
 @lru_cache(2)
 def _glyphs(bold: bool = False) -> frozenset[str]:
-    """Every character that can be drawn."""
+    """Return every character that can be drawn."""
     return frozenset(chr(c) for path in _paths(bold) for c in get_font(path).get_charmap())
 
 
@@ -95,7 +95,7 @@ def _drawable(c: str, keep: bool) -> str:
     if c in _glyphs():
         return c
     picture = ord(c) - PICTURES
-    if 0 <= picture <= 33:  # a control character's picture is worth less than its number, if it may not be seen
+    if 0 <= picture <= 33:  # a control picture that no font here has: write the control character's number
         return f"⟨U+{picture if picture < 33 else 127:04X}⟩"
     if keep:
         return c
@@ -103,7 +103,7 @@ def _drawable(c: str, keep: bool) -> str:
 
 
 def _advance(text: str, size: float, bold: bool) -> float:
-    """Width in points."""
+    """Return the width of a text in points."""
     font = get_font(_paths(bold))
     font.set_size(size, POINTS)
     font.set_text(text, 0.0, flags=LoadFlags.NO_HINTING)
@@ -111,7 +111,7 @@ def _advance(text: str, size: float, bold: bool) -> float:
 
 
 def _guess(c: str) -> float:
-    """Width of a character in another font, as a share of the font's size."""
+    """Return the estimated width of a character in another font, as a share of the font's size."""
     if c in INVISIBLE or unicodedata.combining(c):
         return 0.0
     return 1.0 if unicodedata.east_asian_width(c) in "WF" else 0.65

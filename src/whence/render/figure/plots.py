@@ -1,6 +1,8 @@
-"""Pictures, recordings, series and plain numbers with their scores, drawn on axes."""
+"""Images, audio, series and plain numbers with their scores, drawn on axes."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -8,15 +10,17 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.ticker import MaxNLocator
 
-from ...results.input_origin import ImageOrigin, SeriesOrigin, SoundOrigin
+from ...results.input_origin import AudioOrigin, ImageOrigin, SeriesOrigin
 from ..palette import AGAINST, FOR, OPAQUE
 from ..phrases import flat
 from ..view_model import Floats, Panel, View
-from .page import DARK, GREY, LABEL, MARGIN, PALE, SMALL, Page
+from .canvas import DARK, GREY, LABEL, MARGIN, PALE, SMALL, Canvas
 
-LARGEST = 1200  # pixels of a picture's longer side that are drawn
-COLUMNS = 4  # pictures in a row
-WIDEST, HIGHEST = 2.6, 2.8  # inches of a picture
+LARGEST = 1200  # pixels of an image's longer side that are drawn
+COLUMNS = 4  # images in a row
+WIDEST = 2.6  # inches of an image
+HIGHEST = 2.8
+GAP = 0.16  # inches between two images
 CHANNELS = 12  # lines of a series
 GUTTER = 0.4  # inches, left of a plot, for its numbers
 NAME = 0.68  # and for the name of a channel
@@ -26,7 +30,7 @@ BELOW = 0.3  # inches, under a plot, for numbers and a label
 
 
 def tint(scores: Floats, limit: float) -> Floats:
-    """Scores as colours: red, green, blue and opacity, 0 to 1, in a last axis of their own.
+    """Return scores as colours: red, green, blue and opacity, 0 to 1, in a last axis of their own.
 
     Example:
         >>> tint(np.array([0.0, 2.0]), 2.0)[:, 3].tolist()
@@ -37,8 +41,8 @@ def tint(scores: Floats, limit: float) -> Floats:
     return np.concatenate([colour, OPAQUE * strength[..., None]], -1)
 
 
-def pictures(page: Page, views: list[tuple[View, Panel]], captions: list[tuple[str, str]], targets: int) -> None:
-    """The picture, and beside it the same with each view's scores on it: four in a row, or a row for each method."""
+def images(canvas: Canvas, views: list[tuple[View, Panel]], captions: list[tuple[str, str]], targets: int) -> None:
+    """Draw the image, and beside it the same under each view's scores: four in a row, or a row for each method."""
     first = views[0][1]
     image = first.origin.image if isinstance(first.origin, ImageOrigin) else None
     before = 0 if image is None else 1
@@ -48,36 +52,35 @@ def pictures(page: Page, views: list[tuple[View, Panel]], captions: list[tuple[s
         shown.append((place, caption, panel, view.limit))
     if image is not None:
         shown.insert(0, (0, ("input", ""), first, None))
-    gap = 0.16
     columns = min(len(shown), COLUMNS) if targets == 1 else targets + before
-    room = min((page.inner - gap * (columns - 1)) / columns, WIDEST)
+    room = min((canvas.inner - GAP * (columns - 1)) / columns, WIDEST)
     high, wide = _shape(first)
     scale = min(room / wide, HIGHEST / high)
     wide, high = wide * scale, high * scale
-    row = 0
+    column_width = max(wide, min(room, 1.6))
+    row = -1
     for place, caption, panel, limit in shown:
         if place // columns > row:
-            page.y += high + 0.42
             row = place // columns
-        x = MARGIN + (place % columns) * (max(wide, min(room, 1.6)) + gap)
+            top = canvas.block(high + 0.42)
+        x = MARGIN + (place % columns) * (column_width + GAP)
         for k, text in enumerate(caption):
-            fitting = page.fonts.shorten(page.fonts.show(text), LABEL - k, max(wide, min(room, 1.6)))
-            page.write(fitting, x, page.y + 0.14 + 0.135 * k, LABEL - k, GREY if k else DARK)
-        page.axes(x, page.y + 0.35, wide, high, lambda ax, p=panel, m=limit: _picture(ax, p, m))  # type: ignore[misc]  # defaults bind the loop's variables
-    page.y += high + 0.42
+            fitting = canvas.fonts.shorten(canvas.fonts.show(text), LABEL - k, column_width)
+            canvas.write(fitting, x, top + 0.14 + 0.135 * k, LABEL - k, GREY if k else DARK)
+        canvas.axes(x, top + 0.35, wide, high, partial(_image, panel=panel, limit=limit))
 
 
 def _shape(panel: Panel) -> tuple[float, float]:
-    """Height and width, in any unit."""
+    """Return height and width, in any unit."""
     if isinstance(panel.origin, ImageOrigin):
         return float(panel.origin.image.shape[0]), float(panel.origin.image.shape[1])
     scores = panel.heat if panel.heat is not None else panel.patches
-    assert scores is not None, "a panel drawn as a picture has scores in two dimensions"
+    assert scores is not None, "a panel drawn as an image has scores in two dimensions"
     return float(scores.shape[0]), float(scores.shape[1])
 
 
-def _picture(ax: Axes, panel: Panel, limit: float | None) -> None:
-    """The picture as it is, or in pale grey under the colours of its scores."""
+def _image(ax: Axes, panel: Panel, limit: float | None) -> None:
+    """Draw the image as it is, or in pale grey under the colours of its scores."""
     ax.set_xticks([])
     ax.set_yticks([])
     high, wide = _shape(panel)
@@ -101,10 +104,10 @@ def _stride(array: npt.NDArray[np.generic]) -> int:
     return -(-max(int(n) for n in array.shape[:2]) // LARGEST)
 
 
-def sound(page: Page, view: View, panel: Panel) -> None:
-    """The wave over bands of colour; what the model did not hear is pale. Of a spectrogram, the patches below."""
+def waveform(canvas: Canvas, view: View, panel: Panel) -> None:
+    """Draw the waveform over bands of colour, pale where it was truncated; of a spectrogram, the patches below."""
     origin = panel.origin
-    assert isinstance(origin, SoundOrigin), "a panel drawn as a recording has one"
+    assert isinstance(origin, AudioOrigin), "a panel drawn as audio has an origin"
     seconds = max(len(origin.samples) / origin.rate, origin.heard)
     scores = panel.scores[~panel.special] if panel.patches is None else panel.patches.sum(0)
     limit = view.limit if panel.patches is None else float(np.abs(scores).max())
@@ -120,20 +123,18 @@ def sound(page: Page, view: View, panel: Panel) -> None:
         ax.set_yticks([])
         _bare(ax, "seconds" if panel.patches is None else None)
 
-    page.axes(MARGIN + INSET, page.y + 0.06, page.inner - 1.5 * INSET, 0.85, wave)
-    page.y += 0.91
+    canvas.axes(MARGIN + INSET, canvas.block(0.91) + 0.06, canvas.inner - 1.5 * INSET, 0.85, wave)
     if (patches := panel.patches) is not None:
 
-        def spectrum(ax: Axes) -> None:
-            _spectrum(ax, patches, view.limit, origin.heard, seconds)
+        def spectrogram(ax: Axes) -> None:
+            _spectrogram(ax, patches, view.limit, origin.heard, seconds)
 
-        page.axes(MARGIN + INSET, page.y + 0.05, page.inner - 1.5 * INSET, 0.6, spectrum)
-        page.y += 0.65
-    page.y += BELOW
+        canvas.axes(MARGIN + INSET, canvas.block(0.65) + 0.05, canvas.inner - 1.5 * INSET, 0.6, spectrogram)
+    canvas.space(BELOW)
 
 
-def _spectrum(ax: Axes, patches: Floats, limit: float, heard: float, seconds: float) -> None:
-    """Patches of a spectrogram over time."""
+def _spectrogram(ax: Axes, patches: Floats, limit: float, heard: float, seconds: float) -> None:
+    """Draw the patches of a spectrogram over time."""
     ax.imshow(tint(patches, limit), extent=(0.0, heard, 0.0, 1.0), aspect="auto", interpolation="nearest")
     ax.set_xlim(0, seconds)
     ax.set_yticks([])
@@ -141,8 +142,8 @@ def _spectrum(ax: Axes, patches: Floats, limit: float, heard: float, seconds: fl
     _bare(ax, "seconds")
 
 
-def _envelope(origin: SoundOrigin, columns: int = 1000) -> tuple[Floats, Floats, Floats]:
-    """Lowest and highest sample in each column of a wave, and the column's time."""
+def _envelope(origin: AudioOrigin, columns: int = 1000) -> tuple[Floats, Floats, Floats]:
+    """Return the lowest and highest sample in each column of a waveform, and the column's time."""
     samples = origin.samples.astype(np.float64)
     if not len(samples):
         return np.zeros(1), np.zeros(1), np.zeros(1)
@@ -150,10 +151,10 @@ def _envelope(origin: SoundOrigin, columns: int = 1000) -> tuple[Floats, Floats,
     return np.minimum.reduceat(samples, starts), np.maximum.reduceat(samples, starts), starts / origin.rate
 
 
-def series(page: Page, view: View, panel: Panel) -> int:
-    """A line per channel over bands of colour, the strongest channels if there are many; how many were left out."""
+def series(canvas: Canvas, view: View, panel: Panel) -> int:
+    """Draw a line per channel over bands of colour, the strongest channels first; return how many were left out."""
     origin = panel.origin
-    assert isinstance(origin, SeriesOrigin), "a panel drawn as a series has one"
+    assert isinstance(origin, SeriesOrigin), "a panel drawn as a series has an origin"
     values = origin.values
     steps = panel.patches if panel.patches is not None else panel.scores[~panel.special][:, None]
     channels: int = values.shape[1]
@@ -161,9 +162,10 @@ def series(page: Page, view: View, panel: Panel) -> int:
     shown = sorted(np.argsort(-weights, kind="stable")[:CHANNELS].tolist())
     for c in shown:
         name = origin.channels[c] if c < len(origin.channels) else f"channel {c + 1}"
-        name = page.fonts.shorten(page.fonts.show(flat(name)), LABEL, NAME)
+        name = canvas.fonts.shorten(canvas.fonts.show(flat(name)), LABEL, NAME)
         scores = steps[:, c] if steps.shape[1] == channels else steps.sum(1)
-        page.write(name, MARGIN, page.y + 0.32, LABEL, GREY)
+        top = canvas.block(0.56)
+        canvas.write(name, MARGIN, top + 0.32, LABEL, GREY)
         x = MARGIN + NAME + GUTTER
 
         def line(ax: Axes, c: int = c, scores: Floats = scores) -> None:
@@ -175,14 +177,13 @@ def series(page: Page, view: View, panel: Panel) -> int:
             ax.yaxis.set_major_locator(MaxNLocator(2))
             _bare(ax, "time step" if c == shown[-1] else None)
 
-        page.axes(x, page.y + 0.05, page.width - MARGIN - x, 0.5, line)
-        page.y += 0.56
-    page.y += BELOW
+        canvas.axes(x, top + 0.05, canvas.width - MARGIN - x, 0.5, line)
+    canvas.space(BELOW)
     return channels - len(shown)
 
 
-def bars(page: Page, view: View, panel: Panel) -> None:
-    """A bar per position."""
+def bars(canvas: Canvas, view: View, panel: Panel) -> None:
+    """Draw a bar per position."""
     scores = panel.scores
 
     def draw(ax: Axes) -> None:
@@ -195,25 +196,24 @@ def bars(page: Page, view: View, panel: Panel) -> None:
         ax.set_xlim(-0.8, len(scores) - 0.2)
         ax.set_ylim(-bound if view.signed else 0, bound)
         ax.axhline(0, color=GREY, linewidth=0.6)
-        ax.xaxis.set_major_locator(MaxNLocator(min(12, round(1.5 * page.inner)), integer=True))
+        ax.xaxis.set_major_locator(MaxNLocator(min(12, round(1.5 * canvas.inner)), integer=True))
         ax.yaxis.set_major_locator(MaxNLocator(4))
         _bare(ax, "position")
 
-    page.axes(MARGIN + GUTTER, page.y + 0.06, page.inner - GUTTER, 1.1, draw)
-    page.y += 1.16 + BELOW
+    canvas.axes(MARGIN + GUTTER, canvas.block(1.16 + BELOW) + 0.06, canvas.inner - GUTTER, 1.1, draw)
 
 
-def legend(page: Page, signed: bool) -> None:
-    """The scale of colours, shared by all views: full colour is the strongest score of each."""
-    said, size = "Full colour: the strongest score of each explanation.", SMALL
-    if page.inner < BROAD:
-        page.paragraph(said)
-    else:
-        page.write(said, MARGIN, page.y + 0.14, size, GREY)
-    y = page.y + 0.14
-    texts = ("against the target", "0", "for the target") if signed else ("0", "", "for the target")
+def legend(canvas: Canvas, signed: bool) -> None:
+    """Draw the scale of colours, shared by all views: full colour is the strongest score of each."""
+    sentence = "Full colour: the strongest score of each explanation."
+    if canvas.inner < BROAD:
+        canvas.paragraph(sentence)
+    y = canvas.block(0.27 if signed else 0.16) + 0.14
+    if canvas.inner >= BROAD:
+        canvas.write(sentence, MARGIN, y, SMALL, GREY)
+    low, middle, high = ("against the target", "0", "for the target") if signed else ("0", "", "for the target")
     wide = 1.5
-    right = page.width - MARGIN - page.fonts.width(texts[2], size) - 0.07
+    right = canvas.width - MARGIN - canvas.fonts.width(high, SMALL) - 0.07
     scale = np.linspace(-1.0 if signed else 0.0, 1.0, 121)[None]
 
     def strip(ax: Axes) -> None:
@@ -221,23 +221,22 @@ def legend(page: Page, signed: bool) -> None:
         ax.set_yticks([])
         ax.imshow(tint(scale, 1.0), aspect="auto", extent=(0.0, 1.0, 0.0, 1.0))
 
-    page.axes(right - wide, y - 0.085, wide, 0.1, strip)
-    page.write(texts[2], right + 0.07, y, size, GREY)
-    page.write(texts[0], right - wide - 0.07, y, size, GREY, "right")
-    if texts[1]:
-        page.write(texts[1], right - wide / 2, y + 0.13, size, GREY, "center")
-    page.y += 0.27 if signed else 0.16
+    canvas.axes(right - wide, y - 0.085, wide, 0.1, strip)
+    canvas.write(high, right + 0.07, y, SMALL, GREY)
+    canvas.write(low, right - wide - 0.07, y, SMALL, GREY, "right")
+    if middle:
+        canvas.write(middle, right - wide / 2, y + 0.13, SMALL, GREY, "center")
 
 
 def _bands(ax: Axes, scores: Floats, limit: float, between: tuple[float, float]) -> None:
-    """Scores as bands of equal width behind a line."""
+    """Draw scores as bands of equal width behind a line."""
     low, high = ax.get_ylim()
     extent = (between[0], between[1], low, high)
     ax.imshow(tint(scores[None], limit), extent=extent, aspect="auto", interpolation="nearest", zorder=0)
 
 
 def _bare(ax: Axes, label: str | None) -> None:
-    """Axes without a box; numbers below only where there is a label for them."""
+    """Remove the box of axes, and the numbers below if there is no label for them."""
     ax.spines[["top", "right"]].set_visible(False)
     if label is None:
         ax.tick_params(labelbottom=False, bottom=False)

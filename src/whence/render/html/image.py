@@ -1,4 +1,4 @@
-"""A picture with its patches shaded."""
+"""An image with its patches shaded."""
 
 from __future__ import annotations
 
@@ -15,33 +15,32 @@ from ...results.input_origin import ImageOrigin
 from ..palette import shade
 from ..view_model import Floats, Panel
 from .markup import Markup, tag
-from .medium import Drawn, Medium, Row
+from .medium import Medium, PanelMarkup, ScoredItem
 
 Bytes = npt.NDArray[np.uint8]
-Edges = list[tuple[int, int, int]]  # index, low and high of the patches along one side of the picture
+Edges = list[tuple[int, int, int]]  # index, low and high of the patches along one side of the image
 
 LARGEST = 1024  # pixels on the longer side
 HEAT = 384  # the same for the overlay, which is smooth
 STEPS = 127  # shades of each sign in the overlay
 
 
-def draw_image(panel: Panel, limit: float, medium: Medium) -> Drawn:
-    """The picture in its own shape, the scores laid over it."""
+def draw_image(panel: Panel, limit: float, medium: Medium) -> PanelMarkup:
+    """Return the image in its own shape, the scores laid over it."""
     origin = panel.origin
     assert isinstance(origin, ImageOrigin)
     height, width = origin.image.shape[:2]
     rows, columns = _edges(origin, panel)
     shapes: list[Markup] = []
-    said: list[Row] = []
+    items: list[ScoredItem] = []
     for row, top, bottom in rows:
         for column, left, right in columns:
             assert panel.patches is not None
-            at = row * panel.patches.shape[1] + column
-            said.append(
-                Row(f"row {row + 1}, column {column + 1}", float(panel.patches[row, column]), *panel.sources(at))
-            )
+            number, sources = panel.sources_of(row * panel.patches.shape[1] + column)
+            score = float(panel.patches[row, column])
+            items.append(ScoredItem(f"row {row + 1}, column {column + 1}", score, number, sources))
             box = {"x": left, "y": top, "width": right - left, "height": bottom - top}
-            shapes.append(medium.rect(said[-1], not shapes, fill="#fff", fill_opacity=0, **box))
+            shapes.append(medium.rect(items[-1], not shapes, fill="#fff", fill_opacity=0, **box))
     drawing = tag(
         "svg",
         _picture(origin, medium),
@@ -49,13 +48,13 @@ def draw_image(panel: Panel, limit: float, medium: Medium) -> Drawn:
         *shapes,
         class_="whence-picture",
         viewBox=f"0 0 {width} {height}",
-        **medium.walk("patches", len(said), len(columns)),
+        **medium.group_attributes("patches", len(items), len(columns)),
     )
-    return Drawn(drawing, said, "patches")
+    return PanelMarkup(drawing, items, "patches")
 
 
 def _edges(origin: ImageOrigin, panel: Panel) -> tuple[Edges, Edges]:
-    """Where rows and columns of patches lie in the picture; those beside it are left out."""
+    """Return where rows and columns of patches lie in the image; those outside it are left out."""
     if panel.grid is None or panel.patches is None:
         return [], []
     boxes = [origin.box(row, 0, panel.grid) for row in range(panel.grid[0])]
@@ -66,7 +65,7 @@ def _edges(origin: ImageOrigin, panel: Panel) -> tuple[Edges, Edges]:
 
 
 def _picture(origin: ImageOrigin, medium: Medium) -> Markup:
-    """The picture itself; a page holds it once, however many methods explain it."""
+    """Return the image itself; a page holds it once, however many methods explain it."""
     height, width = origin.image.shape[:2]
     key = hashlib.sha256(origin.image.tobytes() + bytes(str(origin.image.shape), "ascii")).hexdigest()[:16]
     if medium.live and key in medium.pictures:
@@ -86,18 +85,24 @@ def _picture(origin: ImageOrigin, medium: Medium) -> Markup:
 
 
 def _overlay(panel: Panel, rows: Edges, columns: Edges, limit: float, size: tuple[int, int]) -> list[Markup]:
-    heat, (left, top), (bottom, right) = panel.heat, (0, 0), size
+    """Return the heat map over the whole image; without one, the patches over the part of it that they cover."""
+    height, width = size
+    heat = panel.heat
+    box = {"x": 0, "y": 0, "width": width, "height": height}
     if heat is None and rows and columns and panel.patches is not None:
-        heat = panel.patches[rows[0][0] : rows[-1][0] + 1, columns[0][0] : columns[-1][0] + 1]
-        (left, top), (bottom, right) = (columns[0][1], rows[0][1]), (rows[-1][2], columns[-1][2])
+        first_row, top, _ = rows[0]
+        last_row, _, bottom = rows[-1]
+        first_column, left, _ = columns[0]
+        last_column, _, right = columns[-1]
+        heat = panel.patches[first_row : last_row + 1, first_column : last_column + 1]
+        box = {"x": left, "y": top, "width": right - left, "height": bottom - top}
     if heat is None:
         return []
-    box = {"x": left, "y": top, "width": right - left, "height": bottom - top}
     return [tag("image", class_="whence-heat", href=heat_png(heat, limit), preserveAspectRatio="none", **box)]
 
 
 def shrink(array: npt.NDArray[np.generic], most: int) -> npt.NDArray[np.float32]:
-    """Means of neighbours, so that neither side is longer than ``most``.
+    """Average neighbouring pixels, so that neither side is longer than ``most``.
 
     Example:
         >>> shrink(np.array([[0, 2, 4, 6]]), 2)
@@ -115,7 +120,7 @@ def shrink(array: npt.NDArray[np.generic], most: int) -> npt.NDArray[np.float32]
 
 
 def photo(pixels: npt.NDArray[np.float32]) -> str:
-    """A picture as a data address: JPEG where Pillow is installed, PNG where it is not."""
+    """Encode an image as a data address: JPEG where Pillow is installed, PNG where it is not."""
     image = np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
     try:
         from PIL import Image
@@ -127,7 +132,7 @@ def photo(pixels: npt.NDArray[np.float32]) -> str:
 
 
 def heat_png(heat: Floats, limit: float) -> str:
-    """Scores as a data address of a PNG: the palette of every renderer, more opaque where the score is stronger."""
+    """Encode scores as a data address of a PNG in the shared palette, more opaque where the score is stronger."""
     strength = np.clip(shrink(heat, HEAT) / limit, -1, 1) if limit > 0 else np.zeros_like(heat)
     indices = (np.rint(strength * STEPS) + STEPS).astype(np.uint8)
     shades = [shade(step, STEPS) for step in range(-STEPS, STEPS + 1)]
@@ -137,9 +142,9 @@ def heat_png(heat: Floats, limit: float) -> str:
 
 
 def _png(pixels: Bytes, colour: int, *extra: tuple[bytes, bytes]) -> bytes:
-    """A PNG: ``colour`` is 2 for red, green and blue, 3 for indices into a palette."""
+    """Encode a PNG: ``colour`` is 2 for red, green and blue, 3 for indices into a palette."""
     height, width = pixels.shape[:2]
-    lines = np.pad(pixels.reshape(height, -1), ((0, 0), (1, 0)))  # every line begins with its filter: none
+    lines = np.pad(pixels.reshape(height, -1), ((0, 0), (1, 0)))  # every line begins with its filter, 0 for none
     chunks = [
         (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0)),
         *extra,

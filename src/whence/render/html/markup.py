@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from html import escape
 
-#: characters that are not seen but change what is: controls, directions, zero widths, tags, halves of a pair
+#: invisible characters that change what is shown: controls, directions, zero widths, tags, lone surrogates
 HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f]"
@@ -15,13 +15,13 @@ VOID = {"meta", "input", "br", "img"}
 
 
 class Markup(str):
-    """HTML as it goes into the page."""
+    """A string of HTML that is already escaped."""
 
     __slots__ = ()
 
 
 def tag(name: str, /, *children: str, **attributes: object) -> Markup:
-    """An element; children that are not markup are shown as text, attributes that are ``None`` or false are left out.
+    """Return an element; children that are not markup are escaped, attributes that are ``None`` or false left out.
 
     Example:
         >>> tag("p", "a < b", class_="note", data_score=1)
@@ -36,12 +36,12 @@ def tag(name: str, /, *children: str, **attributes: object) -> Markup:
 
 
 def join(children: list[Markup] | tuple[str, ...]) -> Markup:
-    """Several pieces of markup or text, one after the other."""
+    """Return markup and text, one after the other; text is escaped."""
     return Markup("".join(c if isinstance(c, Markup) else visible(c) for c in children))
 
 
 def visible(text: str) -> Markup:
-    """A text as markup; hidden characters are named in a box, so that nothing acts on the reader unseen.
+    """Escape a text; hidden characters are named in a box, so that the reader sees them.
 
     Example:
         >>> visible("a\\u202e<b>")
@@ -57,12 +57,12 @@ def visible(text: str) -> Markup:
 
 
 def plain(text: str) -> str:
-    """A text for places that take no markup (attributes, the window's title); hidden characters are named."""
+    """Return a text for places that take no markup (attributes, the window's title); hidden characters are named."""
     return HIDDEN.sub(lambda found: f"[{_name(found[0])}]", text.replace("\r\n", "\n"))
 
 
 def label(text: str) -> str:
-    """A word outside its text, where spaces and line ends would not be seen."""
+    """Return a word for a table, where spaces and line ends would not be seen."""
     text = text.replace("\r\n", "\n").replace("\n", "↵").replace("\t", "⇥")
     return text if text.strip() else text.replace(" ", "␣") or "(empty)"
 

@@ -1,4 +1,4 @@
-"""Explanations as a page of HTML that needs nothing else, and as a fragment for notebooks."""
+"""Explanations as a self-contained HTML page, and as a fragment for notebooks."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def page(
     intro: Sequence[str] = (),
     sections: Sequence[Markup] = (),
 ) -> str:
-    """One document that opens by a double click: no network, no other file.
+    """Return a self-contained document: it needs no network and no other file.
 
     Args:
-        cards: what to show, in order.
+        cards: the cards, in order.
         title: its heading.
         intro: paragraphs below the heading.
-        sections: what else to show, before the cards.
+        sections: further markup, before the cards.
 
     Example:
         >>> Path("why.html").write_text(page(e.cards(), intro=["Reviews of one film."]), encoding="utf-8")
@@ -59,7 +59,7 @@ def page(
 
 
 def fragment(cards: Sequence[Card]) -> str:
-    """The same for a notebook: one element, no script, nothing that could disturb what else is there.
+    """Return the cards for a notebook: one element, without a script or styles that apply outside it.
 
     Example:
         >>> IPython.display.HTML(fragment(e.cards()))
@@ -70,12 +70,12 @@ def fragment(cards: Sequence[Card]) -> str:
 
 
 def style() -> Markup:
-    """The style of everything that is drawn."""
+    """Return the style sheet of pages and fragments."""
     return Markup(f"{shade_rules()}\n{_file('page.css')}")
 
 
 def script() -> Markup:
-    """What makes a page live: scores of what is pointed at, walking with the keys."""
+    """Return the script of a live page: scores of the item pointed at, navigation with the arrow keys."""
     return Markup(_file("page.js"))
 
 
@@ -84,7 +84,7 @@ def _file(name: str) -> str:
 
 
 def _policy(style: str, script: str) -> str:
-    """The page may use its own style, its own script and pictures that it holds; nothing else, from nowhere."""
+    """Return a content security policy that allows the page's own style, script and embedded images only."""
     hashes = {
         kind: f"'sha256-{b64encode(sha256(content.encode()).digest()).decode()}'"
         for kind, content in (("style", style), ("script", script))
@@ -96,7 +96,7 @@ def _policy(style: str, script: str) -> str:
 
 
 def legend(cards: Sequence[Card], live: bool) -> Markup:
-    """How to read the colours, and in a live page how to read scores."""
+    """Return how to read the colours, and in a live page how to read scores."""
     signed = any(view.signed for card in cards for view in card.views)
     steps = [LEVELS * k // SWATCHES for k in range(1, SWATCHES + 1)]
     scale = [

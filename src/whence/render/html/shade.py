@@ -1,4 +1,4 @@
-"""Scores as a page shows them: a shade out of a few, for light and dark, with an ink that can be read on it."""
+"""Scores as a page shows them: one of a few shades, for light and dark themes, with a readable text colour."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ Colour = tuple[int, int, int]
 PAPER: Colour = (255, 255, 255)
 NIGHT: Colour = (24, 26, 31)
 MINUS = "\u2212"
-LEVELS = 32  # shades of each sign; more are not told apart
+LEVELS = 32  # shades of each sign; more could not be distinguished
 
 
 def shade_class(score: float, limit: float) -> str:
-    """The class of a score's shade, empty where it is too weak to be seen.
+    """Return the CSS class of a score's shade, empty where it is too weak to be seen.
 
     Example:
         >>> shade_class(-0.5, 1.0)
@@ -24,7 +24,7 @@ def shade_class(score: float, limit: float) -> str:
 
 
 def shade_rules() -> str:
-    """The style of every shade, and the papers that they are laid on."""
+    """Return the CSS rules of every shade and of the backgrounds."""
     rules = [
         f".whence{{--whence-paper:{rgb(PAPER)};--whence-for:{rgb(FOR)};--whence-against:{rgb(AGAINST)}}}",
         f"@supports (color:light-dark(#000,#fff)){{.whence{{--whence-paper:{_light_dark(PAPER, NIGHT)}}}}}",
@@ -40,7 +40,7 @@ def shade_rules() -> str:
 
 
 def number(value: float) -> str:
-    """Four digits that count, with a sign and a true minus.
+    """Format a score with four significant digits and its sign, a typographic minus.
 
     Example:
         >>> number(-0.123456)
@@ -50,22 +50,22 @@ def number(value: float) -> str:
 
 
 def signed(value: float) -> str:
-    """The same for programs: a plain minus."""
+    """Format a score with four significant digits and its sign, an ASCII minus."""
     return f"{value:+.4g}" if value else "0"
 
 
 def rounded(share: float) -> str:
-    """A share of the target's value, which can be negative or more than the whole."""
+    """Format a share of the target's value in percent; it can be negative or above 100."""
     return f"{100 * share:.0f}\u00a0%".replace("-", MINUS)
 
 
 def rgb(colour: Colour) -> str:
-    """A colour for an attribute of SVG."""
+    """Format a colour as ``#rrggbb``."""
     return "#{:02x}{:02x}{:02x}".format(*colour)
 
 
 def _both(name: str, day: Colour, night: Colour) -> str:
-    """For browsers that know ``light-dark``, and before it for those that do not."""
+    """Return a property with ``light-dark``, preceded by a fallback for browsers without it."""
     return f"{name}:{rgb(day)};{name}:{_light_dark(day, night)};" if day != night else f"{name}:{rgb(day)};"
 
 

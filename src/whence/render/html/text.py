@@ -12,7 +12,7 @@ from ...results.word_segmentation import Piece
 from ..palette import shade
 from ..view_model import Panel
 from .markup import Markup, join, label, tag, visible
-from .medium import Drawn, Medium, Row
+from .medium import Medium, PanelMarkup, ScoredItem
 from .shade import rgb, shade_class
 
 LONG = 1800  # characters; longer texts get a box that scrolls
@@ -20,39 +20,40 @@ STRIPES = 120  # of the map beside a long text
 UNREAD = "not read by the model"
 
 
-class _Stretch(NamedTuple):
-    """A piece, or the part of one that was read or was not."""
+class _Segment(NamedTuple):
+    """A piece of the text, or the part of one that the model read or did not read."""
 
     piece: Piece
     text: str
     unread: bool
 
 
-def draw_text(panel: Panel, limit: float, medium: Medium) -> Drawn:
-    """The user's own text, every word on the colour of its score."""
-    scored = [p for p in panel.pieces if p.score is not None]
-    rows = [Row(label(p.text), p.score, *panel.sources(i)) for i, p in enumerate(scored) if p.score is not None]
-    known = {id(piece): row for piece, row in zip(scored, rows, strict=True)}
+def draw_text(panel: Panel, limit: float, medium: Medium) -> PanelMarkup:
+    """Return the user's own text, every word on the colour of its score."""
+    scored = [(p, p.score) for p in panel.pieces if p.score is not None]
+    items = [ScoredItem(label(p.text), score, *panel.sources_of(i)) for i, (p, score) in enumerate(scored)]
+    item_of = {id(piece): item for (piece, _), item in zip(scored, items, strict=True)}
     unread = panel.origin.unread if isinstance(panel.origin, TextOrigin) else ()
     paragraphs = []
     for part, grouped in groupby(panel.pieces, lambda p: p.part):
         pieces = list(grouped)
-        cut = _stretches(pieces, [s for s in unread if s.part == part])
+        segments = _segments(pieces, [s for s in unread if s.part == part])
         runs = []
-        for skipped, stretches in groupby(cut, lambda s: s.unread):
-            run = join([_word(s, known.get(id(s.piece)), panel, limit, medium) for s in stretches])
+        for skipped, together in groupby(segments, lambda s: s.unread):
+            run = join([_word(s, item_of.get(id(s.piece)), panel, limit, medium) for s in together])
             runs.append(tag("span", run, class_="whence-unread", title=UNREAD) if skipped else run)
         paragraphs.append(tag("p", *runs, dir=direction(p.text for p in pieces)))
     if not paragraphs:
         paragraphs = [tag("p", tag("span", "(an empty text)", class_="whence-muted"))]
-    text = tag("div", *paragraphs, class_="whence-text", **medium.walk("words", len(rows), 0))
-    long = sum(len(p.text) for p in panel.pieces) > LONG
-    explained = [tag("p", f"Grey text was {UNREAD}.", class_="whence-small")] if unread else []
-    return Drawn(join([_box(text, panel.pieces, limit, medium) if long else text, *explained]), rows, "words")
+    text = tag("div", *paragraphs, class_="whence-text", **medium.group_attributes("words", len(items), 0))
+    if sum(len(p.text) for p in panel.pieces) > LONG:
+        text = _box(text, panel.pieces, limit, medium)
+    legend = [tag("p", f"Grey text was {UNREAD}.", class_="whence-small")] if unread else []
+    return PanelMarkup(join([text, *legend]), items, "words")
 
 
 def direction(texts: Iterable[str]) -> str:
-    """Which way a text runs: that of its first letter, as ``dir="auto"`` has it (slow, in browsers, for long texts).
+    """Return the direction of a text's first letter; browsers find it by ``dir="auto"``, but slowly in long texts.
 
     Example:
         >>> direction(["(", "שלום", "world"])
@@ -65,30 +66,30 @@ def direction(texts: Iterable[str]) -> str:
     return "ltr"
 
 
-def _word(stretch: _Stretch, row: Row | None, panel: Panel, limit: float, medium: Medium) -> Markup:
-    piece = stretch.piece
-    if row is None:
-        return visible(stretch.text)
+def _word(segment: _Segment, item: ScoredItem | None, panel: Panel, limit: float, medium: Medium) -> Markup:
+    piece = segment.piece
+    if item is None:
+        return visible(segment.text)
     tokens = [panel.tokens[i] for i in piece.positions if i < len(panel.tokens)]
     more = "tokens: " + " · ".join(label(t) for t in tokens) if tokens and tokens != [piece.text] else ""
-    shaded = "" if stretch.unread else shade_class(row.score, limit)
+    shaded = "" if segment.unread else shade_class(item.score, limit)
     classes = " ".join(filter(None, ["whence-w", shaded]))
     first = next(p for p in panel.pieces if p.score is not None) is piece
-    return medium.item("span", stretch.text, row, first, more, class_=classes)
+    return medium.item("span", segment.text, item, first, more, class_=classes)
 
 
-def _stretches(pieces: Sequence[Piece], unread: Sequence[Span]) -> Iterator[_Stretch]:
-    """Pieces, gaps being cut where the model stopped reading. A word that was read in part counts as read."""
+def _segments(pieces: Sequence[Piece], unread: Sequence[Span]) -> Iterator[_Segment]:
+    """Yield the pieces; gaps are cut where truncation begins, and a word that was read in part counts as read."""
     for piece in pieces:
         cuts = {c for s in unread for c in (s.start, s.end) if piece.start < c < piece.end and piece.score is None}
         edges = [piece.start, *sorted(cuts), piece.end]
         for start, end in pairwise(edges):
             skipped = any(s.start <= start and end <= s.end for s in unread)
-            yield _Stretch(piece, piece.text[start - piece.start : end - piece.start], skipped)
+            yield _Segment(piece, piece.text[start - piece.start : end - piece.start], skipped)
 
 
 def _box(text: Markup, pieces: Sequence[Piece], limit: float, medium: Medium) -> Markup:
-    """A long text in a box that scrolls, beside it a map of where the strong words are."""
+    """Return a long text in a box that scrolls, beside it a map of where the strong words are."""
     box = tag("div", tag("div", text, class_="whence-scroll"), _map(pieces, limit), class_="whence-box")
     if not medium.live:
         return box
@@ -104,7 +105,7 @@ def _box(text: Markup, pieces: Sequence[Piece], limit: float, medium: Medium) ->
 
 
 def _map(pieces: Sequence[Piece], limit: float) -> Markup:
-    """One stripe per stretch of the text, in the colour of its strongest word."""
+    """Return one stripe per slice of the text, in the colour of its strongest word."""
     length = sum(len(p.text) for p in pieces)
     strongest: dict[int, float] = {}
     place = 0

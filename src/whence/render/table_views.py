@@ -1,4 +1,4 @@
-"""A table of scores, drawn: in a terminal, as a page, as a figure."""
+"""Views of a table of scores: in a terminal, as an HTML page, as a figure."""
 
 from __future__ import annotations
 
@@ -8,35 +8,36 @@ import sys
 import textwrap
 from typing import Any
 
-from .figure.figure import DPI, KINDS, settings
+from .figure.figure import DPI, KINDS, default_style
 from .html.markup import Markup, plain, tag
 from .html.markup import label as spaced
 from .html.page import page as whole_page
 from .html.shade import rgb, signed
 from .palette import AGAINST, FOR, shade
 from .terminal import Screen, colours, columns
-from .view_model import Cells
+from .view_model import ScoreGrid
 
 NAMES = 60  # columns that are named in a figure; of more, some are
-CELL, LETTER = 12, 6.2  # pixels of a cell, and of a letter of its row's name, in a page
+CELL = 12  # pixels of a cell in a page
+LETTER = 6.2  # pixels of a letter of a row's name
 FAINT = 0.02  # of the strongest score: a cell below it is left white
 RAMP = " ░▒▓█"
 
 
 def label(name: str) -> str:
-    """A name on one line, without characters that would act unseen."""
+    """Return a name on one line, every character visible."""
     return plain(spaced(name))
 
 
-def show(table: Cells) -> None:
+def show(table: ScoreGrid) -> None:
     """Write a table to the terminal."""
     out = text(table, colours(), shutil.get_terminal_size().columns)
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(out.encode(encoding, "backslashreplace").decode(encoding) + "\n")
 
 
-def text(table: Cells, colour: bool | int = True, width: int = 80) -> str:
-    """A table as lines: a cell is two columns wide, coloured, or a shade with its sign; then the strongest cells."""
+def text(table: ScoreGrid, colour: bool | int = True, width: int = 80) -> str:
+    """Return a table as lines: cells two columns wide, coloured or a shade with its sign; then the strongest cells."""
     screen = Screen(colour, width)
     side = min(max((columns(label(name)) for name in table.rows), default=0), 20)
     most = max(1, (width - side - 1) // 2)
@@ -60,59 +61,60 @@ def _cell(value: float, limit: float, screen: Screen) -> str:
     return ("-" if value < 0 and step != " " else " ") + step
 
 
-def page(table: Cells) -> str:
-    """A table as a document that needs nothing else."""
+def page(table: ScoreGrid) -> str:
+    """Return a table as a self-contained document."""
     return whole_page([], title=table.title, sections=[section(table)])
 
 
-def fragment(table: Cells) -> str:
-    """A table for a notebook."""
+def fragment(table: ScoreGrid) -> str:
+    """Return a table for a notebook."""
     return tag("div", tag("strong", table.title), section(table), class_="whence whence-notebook")
 
 
-def section(table: Cells, links: bool = False) -> Markup:
-    """A table as a picture of cells that say what they are.
+def section(table: ScoreGrid, links: bool = False) -> Markup:
+    """Return a table as an image of cells with tooltips.
 
     Args:
-        table: what to draw.
-        links: each row leads to the card of its number.
+        table: the table.
+        links: whether each row is a link to the card of its number.
     """
     side = int(LETTER * min(24, max((len(label(name)) for name in table.rows), default=0))) + 8
     top = int(LETTER * min(16, max((len(label(name)) for name in table.columns), default=0))) + 8
-    width, height = side + CELL * len(table.columns), top + CELL * len(table.rows)
+    width = side + CELL * len(table.columns)
+    height = top + CELL * len(table.rows)
     parts = [_column(label(name), side + CELL * (i + 0.75), top - 4) for i, name in enumerate(table.columns)]
     for r, name in enumerate(table.rows):
         y = top + CELL * r
         cells = [
-            _drawn(table, r, c, side + CELL * c, y)
+            _rect(table, r, c, side + CELL * c, y)
             for c in range(len(table.columns))
             if abs(table.values[r, c]) > FAINT * table.limit
         ]
-        told = tag("text", label(name)[:24], x=side - 4, y=y + CELL * 0.8, text_anchor="end")
-        parts.append(tag("a", told, *cells, href=f"#card-{r + 1}") if links else tag("g", told, *cells))
-    drawn = tag(
+        heading = tag("text", label(name)[:24], x=side - 4, y=y + CELL * 0.8, text_anchor="end")
+        parts.append(tag("a", heading, *cells, href=f"#card-{r + 1}") if links else tag("g", heading, *cells))
+    drawing = tag(
         "svg", tag("title", table.title), *parts, viewBox=f"0 0 {width} {height}", width=width, height=height,
         role="img", font_size=10, fill="currentColor",
     )  # fmt: skip
-    return tag("div", drawn, class_="whence-cells", tabindex=0, role="group", aria_label=table.title)
+    return tag("div", drawing, class_="whence-cells", tabindex=0, role="group", aria_label=table.title)
 
 
 def _column(name: str, x: float, y: float) -> Markup:
     return tag("text", name[:16], transform=f"translate({x} {y}) rotate(-90)")
 
 
-def _drawn(table: Cells, r: int, c: int, x: float, y: float) -> Markup:
+def _rect(table: ScoreGrid, r: int, c: int, x: float, y: float) -> Markup:
     value = float(table.values[r, c])
     colour, opacity = shade(value, table.limit)
-    told = tag("title", f"{label(table.rows[r])} · {label(table.columns[c])}: {signed(value)}")
+    tooltip = tag("title", f"{label(table.rows[r])} · {label(table.columns[c])}: {signed(value)}")
     return tag(
-        "rect", told, x=x, y=y, width=CELL - 1, height=CELL - 1, fill=rgb(colour), fill_opacity=round(opacity, 3)
+        "rect", tooltip, x=x, y=y, width=CELL - 1, height=CELL - 1, fill=rgb(colour), fill_opacity=round(opacity, 3)
     )
 
 
-def draw(table: Cells, kind: str) -> bytes:
-    """A table as a figure's bytes, ``png``, ``svg`` or ``pdf``; the same table gives the same bytes."""
-    with settings():
+def draw(table: ScoreGrid, kind: str) -> bytes:
+    """Draw a table into a file's bytes, ``png``, ``svg`` or ``pdf``; the same table gives the same bytes."""
+    with default_style():
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
         from matplotlib.patches import Patch
@@ -128,10 +130,13 @@ def draw(table: Cells, kind: str) -> bytes:
         fonts = Fonts(keep=kind == "svg")
         axes.imshow(tint(table.values, table.limit), aspect="auto", interpolation="nearest")
         axes.set_title(textwrap.fill(fonts.show(label(table.title)), int(12 * wide)), fontsize=9, loc="left")
-        for axis, names, told in ((axes.xaxis, table.columns, table.across), (axes.yaxis, table.rows, table.down)):
+        for axis, names, axis_label in (
+            (axes.xaxis, table.columns, table.across),
+            (axes.yaxis, table.rows, table.down),
+        ):
             step = max(1, -(-len(names) // NAMES))
             axis.set_ticks(range(0, len(names), step), [fonts.show(label(n)[:18]) for n in names[::step]])
-            axis.set_label_text(told, fontsize=8)
+            axis.set_label_text(axis_label, fontsize=8)
         axes.tick_params(labelsize=6, length=0)
         axes.tick_params(axis="x", rotation=0 if max(map(len, table.columns), default=0) < 3 else 90)
         for spine in axes.spines.values():
