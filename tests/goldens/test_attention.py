@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 import whence
 from tests.support import tiny
-from tests.support.helpers import EXACT, golden, load_attention_only_bert, load_bert, load_vit, relative
+from tests.support.checks import EXACT, relative
+from tests.support.goldens import golden, load_attention_only_bert, load_bert, load_vit
 from whence.methods.attention_flow import flows
 
 FLOWS = [f"{kind}_{residual}" for kind in ("dense", "causal", "padded") for residual in ("res", "nores")]

@@ -7,7 +7,9 @@ import torch
 
 import whence
 from tests.support import tiny
-from tests.support.helpers import EXACT, golden, load, load_bert, relative, traced
+from tests.support.checks import EXACT, relative
+from tests.support.goldens import golden, load, load_bert
+from tests.support.runs import traced
 from whence.tracing.node import node_of
 
 VIT = "ViTForImageClassification"

@@ -12,7 +12,9 @@ from transformers import CohereConfig, CohereForCausalLM, GPTNeoXConfig, GPTNeoX
 
 import whence
 from tests.support import tiny
-from tests.support.helpers import EXACT, golden, load, relative, traced
+from tests.support.checks import EXACT, relative
+from tests.support.goldens import golden, load
+from tests.support.runs import traced
 from tests.support.snapshot import snapshot
 
 FLOAT32 = 1e-4

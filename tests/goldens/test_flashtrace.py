@@ -14,7 +14,9 @@ import pytest
 import torch
 
 import whence
-from tests.support.helpers import full_golden, relative, shared, traced
+from tests.support.checks import relative
+from tests.support.goldens import full_golden, shared
+from tests.support.runs import traced
 
 CASE, METHOD = "18_flashtrace_llama", "flash-trace"
 PUBLISHED, AGAIN = 2e-5, 5e-6  # largest seen: 8.1e-6 and 1.8e-6; Llama with norms in float64 differs by 1.1e-6

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import whence
-from tests.support.helpers import EXACT, GOLDEN, arrays, load_attention_only_bert, load_vit, relative
+from tests.support.checks import EXACT, relative
+from tests.support.goldens import GOLDEN, arrays, load_attention_only_bert, load_vit
 from whence.datasets.item import Item
 from whence.evaluation.case import Case
 from whence.evaluation.feature_removal import ImageRemoval, SequenceRemoval

@@ -1,7 +1,7 @@
 """Every golden case in float32, against the published float64 numbers.
 
 What the other golden files hold in float64 to 1e-9 is held here to 1e-4, or to ten times the published code's own
-float32 noise where that is more (see helpers.py). Where another file has a case in float32 already, ELSEWHERE says so.
+float32 noise where that is more (see tests/support/goldens.py). Where another file has a case in float32 already, ELSEWHERE says so.
 """
 
 from __future__ import annotations
@@ -13,16 +13,9 @@ import pytest
 import torch
 
 import whence
-from tests.support.helpers import (
-    GOLDEN,
-    arrays,
-    float32_tolerance,
-    golden,
-    load,
-    load_attention_only_bert,
-    relative,
-    traced,
-)
+from tests.support.checks import relative
+from tests.support.goldens import GOLDEN, arrays, float32_tolerance, golden, load, load_attention_only_bert
+from tests.support.runs import traced
 from whence.methods.attention_flow import flows
 from whence.methods.dave import contribution, picture, smoothed, without_outliers
 from whence.readout.rollup import all_rows, positive_mean, roll_up

@@ -4,17 +4,9 @@ import pytest
 import torch
 
 import whence
-from tests.support.helpers import (
-    EXACT,
-    float32_tolerance,
-    full_golden,
-    golden,
-    load_bert,
-    load_vit,
-    looked_at,
-    relative,
-    traced,
-)
+from tests.support.checks import EXACT, relative
+from tests.support.goldens import float32_tolerance, full_golden, golden, load_bert, load_vit
+from tests.support.runs import looked_at, traced
 from whence.readout.rollup import all_rows, roll_up
 
 METHOD = "generic-attention"

@@ -11,17 +11,9 @@ import pytest
 import torch
 
 import whence
-from tests.support.helpers import (
-    EXACT,
-    array,
-    float32_tolerance,
-    full_golden,
-    golden,
-    load_attention_only_bert,
-    looked_at,
-    relative,
-    traced,
-)
+from tests.support.checks import EXACT, array, relative
+from tests.support.goldens import float32_tolerance, full_golden, golden, load_attention_only_bert
+from tests.support.runs import looked_at, traced
 from whence.methods.conservative_lrp import ConservativeLRP
 from whence.methods.registry import REGISTRY
 

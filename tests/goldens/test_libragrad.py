@@ -13,7 +13,8 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 import whence
 from tests.support import tiny
-from tests.support.helpers import EXACT, golden, load, relative
+from tests.support.checks import EXACT, relative
+from tests.support.goldens import golden, load
 from whence.readout.bias_relevance import stretches
 from whence.tracing.axes import Axis, Part
 

@@ -7,7 +7,8 @@ import torch
 
 import whence
 from tests.support import tiny
-from tests.support.helpers import EXACT, golden, load_bert, load_vit, relative
+from tests.support.checks import EXACT, relative
+from tests.support.goldens import golden, load_bert, load_vit
 
 TARGETS = ["argmax", "other"]
 VARIANTS = [f"{padding}_{target}" for padding in ("nopad", "pad") for target in TARGETS]

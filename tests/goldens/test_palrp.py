@@ -10,7 +10,8 @@ from torch import nn
 
 import whence
 from tests.support import tiny
-from tests.support.helpers import EXACT, full_golden, golden, load, relative
+from tests.support.checks import EXACT, relative
+from tests.support.goldens import full_golden, golden, load
 
 # The published code adds 1e-6 or 1e-8 to every denominator (see the method's docstring). An independent form in
 # gradients differs from it by as much: 2.7e-4 (text), 1e-4 (tokens of the picture), 2e-3 (its pixels), and by at most

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tests.support.helpers import EXACT, float32_tolerance, golden, relative
+from tests.support.checks import EXACT, relative
+from tests.support.goldens import float32_tolerance, golden
 from whence.methods.registry import create
 from whence.methods.transformer_attribution import relevance_rulebook
 from whence.propagation.relevance_function import Phase

@@ -8,7 +8,8 @@ import torch.nn.functional as F  # as everywhere in torch code
 from torch import nn
 
 import whence
-from tests.support.helpers import EXACT, relative, traced
+from tests.support.checks import EXACT, relative
+from tests.support.runs import traced
 
 # -- pictures, sound, detection --------------------------------------------------------------------------------------
 
@@ -312,7 +313,7 @@ def ids(batch=2, tokens=6):
     return torch.randint(0, 20, (batch, tokens))
 
 
-def same(one, two, method, tolerance=EXACT):
+def explained_alike(one, two, method, tolerance=EXACT):
     a, b = (whence.explain(seeded(model), ids(), method, 1).scores for model in (one, two))
     assert relative(a, b) < tolerance
 
@@ -368,7 +369,7 @@ def test_tokens_are_followed(model):
 
 @pytest.mark.parametrize("method", ONE_PASS)
 def test_what_is_written_into_an_empty_tensor_is_part_of_it(method):
-    same(Copied, Spliced, method, 1e-8)  # LRP has a stabiliser at each operation
+    explained_alike(Copied, Spliced, method, 1e-8)  # LRP has a stabiliser at each operation
 
 
 class Parallel(Words):
@@ -385,7 +386,7 @@ class Together(Words):
 
 @pytest.mark.parametrize("method", ["conservative-lrp", "legrad", "rollout", "generic-attention"])
 def test_a_parallel_block_is_one_block(method):
-    same(Parallel, Together, method)
+    explained_alike(Parallel, Together, method)
     balanced(Parallel)
 
 
@@ -414,7 +415,7 @@ class Matrices(Words):
 
 @pytest.mark.parametrize("method", ["conservative-lrp", "gradient-x-input", "attn-lrp"])
 def test_a_fourier_transform_is_a_linear_layer(method):
-    same(Fourier, Matrices, method)
+    explained_alike(Fourier, Matrices, method)
 
 
 @pytest.mark.parametrize("model", [Gated, Fourier, Copied, Sink])
@@ -459,7 +460,7 @@ class Whole(Words):
 
 @pytest.mark.parametrize("method", ["conservative-lrp", "gradient-x-input", "attn-lrp"])
 def test_attention_in_pieces_has_the_rule_of_attention(method):
-    same(Pieces, Whole, method)
+    explained_alike(Pieces, Whole, method)
 
 
 class Halves(Words):
@@ -485,7 +486,7 @@ class Dots(Words):
 
 @pytest.mark.parametrize("method", ["conservative-lrp", "rollout", "generic-attention"])
 def test_an_einsum_may_have_dots(method):
-    same(Dots, Words, method)
+    explained_alike(Dots, Words, method)
 
 
 class Late(Words):
@@ -790,7 +791,7 @@ class Quantised(Words):
 
 @pytest.mark.parametrize("method", ["conservative-lrp", "gradient-x-input", "attn-lrp", "transformer-attribution"])
 def test_a_custom_function_is_looked_into(method):
-    same(Custom, Written, method)
+    explained_alike(Custom, Written, method)
     balanced(Custom)
 
 

@@ -8,7 +8,7 @@ import torch
 
 import whence
 from tests.support import tiny
-from tests.support.helpers import EXACT, relative
+from tests.support.checks import EXACT, relative
 from tools.conformance.family import FAMILIES as ALL_FAMILIES
 
 FAMILIES = {

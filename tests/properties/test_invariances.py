@@ -11,13 +11,10 @@ from hypothesis import strategies as st
 
 import whence
 from tests.support import tiny
+from tests.support.checks import relative
 from whence.targets.seed import find_logits
 
 methods = pytest.mark.parametrize("method", tiny.METHODS)
-
-
-def close(a: torch.Tensor, b: torch.Tensor) -> float:
-    return float((a - b).abs().max() / b.abs().max().clamp(min=1e-30))
 
 
 @methods
@@ -31,7 +28,7 @@ def test_a_right_padded_batch_is_its_samples_one_by_one(method, layers, heads, s
     e = whence.explain(model, batch, method, target)
     for i, n in enumerate(lengths):
         one = whence.explain(model, {k: v[i : i + 1, :n] for k, v in batch.items()}, method, target)
-        assert close(e.scores[i, :n], one.scores[0]) < 1e-6
+        assert relative(e.scores[i, :n], one.scores[0]) < 1e-6
         assert (e.scores[i, n:] == 0).all()
         assert e.special[i].tolist() == [False] * n + [True] * (len(e.special[i]) - n)
 
@@ -46,7 +43,7 @@ def test_a_left_padded_batch_is_its_samples_one_by_one(family, method, seed, len
     for i, n in enumerate(lengths):
         one = whence.explain(model, {k: v[i : i + 1, -n:] for k, v in batch.items()}, method, 5)
         width = e.scores.shape[1]
-        assert close(e.scores[i, width - n :], one.scores[0]) < 1e-6
+        assert relative(e.scores[i, width - n :], one.scores[0]) < 1e-6
         assert (e.scores[i, : width - n] == 0).all()
 
 
@@ -57,7 +54,7 @@ def test_a_batch_of_images_is_its_images_one_by_one(method, seed, batch, layers)
     e = whence.explain(model, {"pixel_values": x}, method)
     for i in range(batch):
         one = whence.explain(model, {"pixel_values": x[i : i + 1]}, method)
-        assert close(e.scores[i], one.scores[0]) < 1e-6
+        assert relative(e.scores[i], one.scores[0]) < 1e-6
         assert torch.equal(e.target[i], one.target[0])
 
 
@@ -72,10 +69,10 @@ def test_torch_encoder_batch_padding_and_order(method, batch_first, norm_first):
     e = whence.explain(model, batch, method, 1)
     for i, n in enumerate([7, 4, 2]):
         one = whence.explain(model, {k: v[i : i + 1, :n] for k, v in batch.items()}, method, 1)
-        assert close(e.scores[i, :n], one.scores[0]) < 1e-9
+        assert relative(e.scores[i, :n], one.scores[0]) < 1e-9
         assert (e.scores[i, n:] == 0).all()
     turned = whence.explain(model, {k: v.flip(0) for k, v in batch.items()}, method, 1)
-    assert close(turned.scores.flip(0), e.scores) < 1e-12
+    assert relative(turned.scores.flip(0), e.scores) < 1e-12
 
 
 @methods
@@ -85,7 +82,7 @@ def test_handwritten_model_batch_order(method):
     order = torch.tensor([2, 0, 3, 1])
     e = whence.explain(model, {"input_ids": x}, method, [0, 1, 2, 0])
     f = whence.explain(model, {"input_ids": x[order]}, method, [2, 0, 0, 1])
-    assert close(f.scores, e.scores[order]) < 1e-10
+    assert relative(f.scores, e.scores[order]) < 1e-10
 
 
 @methods
@@ -94,7 +91,7 @@ def test_experts_that_gather_tokens_of_all_samples_do_not_mix_them(method):
     e = whence.explain(model, {"input_ids": x}, method, [0, 1, 2])
     for i in range(3):
         one = whence.explain(model, {"input_ids": x[i : i + 1]}, method, i)
-        assert close(e.scores[i], one.scores[0]) < (2e-2 if method == "transformer-attribution" else 1e-4)
+        assert relative(e.scores[i], one.scores[0]) < (2e-2 if method == "transformer-attribution" else 1e-4)
     if e.ledger is not None:
         summed = float(e.scores.abs().sum(-1).max())  # of either sign: what rounding goes by
         largest = max([1.0, summed, *(float(entry.amount.abs().max()) for entry in e.ledger.entries)])
@@ -113,7 +110,7 @@ def test_the_traced_forward_is_the_plain_forward(method, family, dtype, toleranc
         plain = find_logits(model(**inputs))
     plain = plain[:, -1] if plain.dim() == 3 else plain
     e = whence.explain(model, inputs, method)
-    assert close(e.logits, plain) < tolerance
+    assert relative(e.logits, plain) < tolerance
     assert torch.equal(e.prediction, plain.argmax(-1))
 
 
@@ -137,7 +134,7 @@ def test_eager_attention_is_sdpa(method, family):
     for implementation in ("eager", "sdpa"):
         model = family(implementation=implementation).double()
         results.append(whence.explain(model, batch, method, 1).scores)
-    assert close(*results) < 1e-5  # Llama's eager softmax is computed in float32
+    assert relative(*results) < 1e-5  # Llama's eager softmax is computed in float32
 
 
 #: of the largest score
@@ -159,7 +156,7 @@ def test_half_precision_is_finite_and_close_to_float32(method):
             back = {k: v.float() if v.is_floating_point() else v for k, v in cast.items()}
             e, f = whence.explain(low, cast, method, 1), whence.explain(full, back, method, 1)
             assert e.scores.dtype == torch.float32
-            assert close(e.scores, f.scores) < tolerance
+            assert relative(e.scores, f.scores) < tolerance
 
 
 @pytest.mark.parametrize("method", ["lrp", "partial-lrp"])

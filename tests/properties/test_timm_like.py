@@ -9,7 +9,7 @@ import torch.nn.functional as F  # as everywhere in torch code
 from torch import nn
 
 import whence
-from tests.support.helpers import EXACT, relative
+from tests.support.checks import EXACT, relative
 
 # -- activations that overwrite what they read (MobileViT, MaxViT, LeViT) ----------------------------------------------
 

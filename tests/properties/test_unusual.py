@@ -11,6 +11,7 @@ from torch import nn
 
 import whence
 from tests.support import tiny
+from tests.support.checks import close
 from tests.support.unusual import HEADS, SIZE, WIDTH, Attention, joined, probabilities, split
 from whence.tracing.tracer import Trace
 
@@ -200,10 +201,6 @@ MODELS = {
     "shared weights": lambda: Model(shared=True),
 }
 INPUTS = {"input_ids": tiny.ids(2)}
-
-
-def close(a, b, tolerance=1e-9):
-    assert float((a - b).abs().max() / b.abs().max().clamp(min=1e-30)) < tolerance
 
 
 def records(model):

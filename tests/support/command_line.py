@@ -16,7 +16,7 @@ def run(*words, code=0, stdin=None):
     return result
 
 
-def refused(code, said, *words, **more):
+def command_refused(code, said, *words, **more):
     """A call that fails says one sentence on stderr, and nothing on stdout."""
     result = run(*words, code=code, **more)
     assert said in result.stderr

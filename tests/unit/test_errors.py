@@ -12,17 +12,10 @@ from torch import nn
 
 import whence
 from tests.support import tiny
+from tests.support.checks import refused
 from whence.methods.registry import REGISTRY
 
 METHOD = "transformer-attribution"
-
-
-def refused(error, match, model, inputs, *args, **kwargs):
-    with pytest.raises(error, match=match) as info:
-        whence.explain(model, inputs, *args, **kwargs)
-    assert isinstance(info.value, whence.WhenceError)
-    assert not any(hasattr(p, "_whence") for p in model.parameters())
-    return str(info.value)
 
 
 def words(**more):
@@ -30,12 +23,14 @@ def words(**more):
 
 
 def test_unknown_method_names_the_nearest():
-    text = refused(whence.MethodError, "no method 'conservative_lrp'", tiny.bert(), words(), "conservative_lrp")
+    text = refused(
+        whence.MethodError, "no method 'conservative_lrp'", whence.explain, tiny.bert(), words(), "conservative_lrp"
+    )
     assert "Did you mean 'conservative-lrp'?" in text
 
 
 def test_unknown_option_lists_the_options():
-    text = refused(whence.MethodError, "no option 'layer'", tiny.bert(), words(), METHOD, layer=3)
+    text = refused(whence.MethodError, "no option 'layer'", whence.explain, tiny.bert(), words(), METHOD, layer=3)
     assert "start_layer" in text
 
 
@@ -45,7 +40,7 @@ def test_unknown_option_lists_the_options():
     ("generic-attention", {"start_layer": 2}),
 ])  # fmt: skip
 def test_option_out_of_range(method, options):
-    refused(whence.MethodError, r"must be|out of range", tiny.bert(), words(), method, **options)
+    refused(whence.MethodError, r"must be|out of range", whence.explain, tiny.bert(), words(), method, **options)
 
 
 @pytest.mark.parametrize(("method", "options", "told"), [
@@ -55,7 +50,7 @@ def test_option_out_of_range(method, options):
     ("saliency", {"at": None}, "takes str, not NoneType"), ("dave", {"alpha": "0.3"}, "takes float, not str"),
 ])  # fmt: skip
 def test_option_of_a_wrong_type(method, options, told):
-    refused(whence.MethodError, told, tiny.bert(), words(), method, **options)
+    refused(whence.MethodError, told, whence.explain, tiny.bert(), words(), method, **options)
 
 
 def test_numbers_are_numbers():
@@ -83,35 +78,39 @@ def test_options_of_a_users_method_are_what_it_says_they_are():
 
 @pytest.mark.parametrize("target", [3, -4, [0, 1, 9]])
 def test_target_out_of_range(target):
-    refused(whence.TargetError, "out of range: the model has 3 classes", tiny.bert(), words(), target=target)
+    refused(
+        whence.TargetError, "out of range: the model has 3 classes", whence.explain, tiny.bert(), words(), target=target
+    )
 
 
 def test_unknown_label_lists_labels_and_nearest():
     model = tiny.bert()
     model.config.id2label = {0: "negative", 1: "neutral", 2: "positive"}
     assert whence.explain(model, words(), target="positive").target.tolist() == [2, 2, 2]
-    text = refused(whence.TargetError, "no label 'postive'", model, words(), target="postive")
+    text = refused(whence.TargetError, "no label 'postive'", whence.explain, model, words(), target="postive")
     assert "Did you mean 'positive'?" in text
     assert "neutral" in text
 
 
 @pytest.mark.parametrize("target", [[0, 1], ["LABEL_0"]])
 def test_as_many_targets_as_samples(target):
-    refused(whence.TargetError, "for a batch of 3", tiny.bert(), words(), target=target)
+    refused(whence.TargetError, "for a batch of 3", whence.explain, tiny.bert(), words(), target=target)
 
 
 @pytest.mark.parametrize("target", [1.5, [None, 1, 2], True])
 def test_target_of_a_wrong_type(target):
-    refused(whence.TargetError, r"class number or a label", tiny.bert(), words(), target=[target] * 3)
+    refused(whence.TargetError, r"class number or a label", whence.explain, tiny.bert(), words(), target=[target] * 3)
 
 
 @pytest.mark.parametrize("value", [lambda o: o.logits, lambda o: 1.0, lambda o: o.logits[:2, 0]])
 def test_target_function_must_return_one_value_per_sample(value):
-    refused(whence.TargetError, r"one per sample", tiny.bert(), words(), target=value)
+    refused(whence.TargetError, r"one per sample", whence.explain, tiny.bert(), words(), target=value)
 
 
 def test_target_function_must_depend_on_the_input():
-    refused(whence.TargetError, "does not depend", tiny.bert(), words(), target=lambda o: torch.zeros(3))
+    refused(
+        whence.TargetError, "does not depend", whence.explain, tiny.bert(), words(), target=lambda o: torch.zeros(3)
+    )
 
 
 class NoClasses(nn.Module):
@@ -126,7 +125,7 @@ class NoClasses(nn.Module):
 
 @pytest.mark.parametrize("shape", ["maps", "vector", "nothing", "text"])
 def test_outputs_without_a_class_axis(shape):
-    refused(whence.TargetError, "target=lambda outputs", NoClasses(shape), words())
+    refused(whence.TargetError, "target=lambda outputs", whence.explain, NoClasses(shape), words())
 
 
 def test_a_vector_of_outputs_is_explained_by_a_function():
@@ -140,7 +139,7 @@ class Integers(nn.Module):
 
 
 def test_integers_without_an_embedding():
-    refused(whence.InputError, "integers and no", Integers(), words())
+    refused(whence.InputError, "integers and no", whence.explain, Integers(), words())
 
 
 class NoAttention(nn.Module):
@@ -154,7 +153,7 @@ class NoAttention(nn.Module):
 
 @pytest.mark.parametrize("method", [METHOD, "generic-attention"])
 def test_attention_methods_refuse_a_model_without_attention(method):
-    text = refused(whence.ModelError, "no attention", NoAttention(), words(), method)
+    text = refused(whence.ModelError, "no attention", whence.explain, NoAttention(), words(), method)
     assert "conservative-lrp" in text
 
 
@@ -168,15 +167,15 @@ def test_input_level_methods_work_without_attention(method):
     "inputs", [{}, {"input_ids": torch.zeros(0, 5, dtype=torch.long)}, (), {"input_ids": [[1, 2]]}]
 )
 def test_nothing_to_explain(inputs):
-    refused(whence.InputError, r"empty|no tensor", tiny.bert(), inputs)
+    refused(whence.InputError, r"empty|no tensor", whence.explain, tiny.bert(), inputs)
 
 
 def test_mismatched_lengths():
-    refused(whence.InputError, "must agree", tiny.bert(), words(attention_mask=torch.ones(3, 6)))
+    refused(whence.InputError, "must agree", whence.explain, tiny.bert(), words(attention_mask=torch.ones(3, 6)))
 
 
 def test_another_device():
-    refused(whence.InputError, "is on cpu", tiny.bert().to("meta"), words())
+    refused(whence.InputError, "is on cpu", whence.explain, tiny.bert().to("meta"), words())
 
 
 def test_not_a_module():
@@ -190,6 +189,7 @@ def test_nan_in_the_input_is_located():
     refused(
         whence.NumericalError,
         r"'pixel_values' has a NaN or an infinity at \[1, 2, 3, 4\]",
+        whence.explain,
         tiny.vit(),
         {"pixel_values": x},
     )
@@ -201,7 +201,9 @@ def test_a_bad_weight_is_named(value, method):
     model = tiny.bert()
     with torch.no_grad():
         model.bert.encoder.layer[1].intermediate.dense.weight[2, 3] = value
-    refused(whence.NumericalError, "bert.encoder.layer.1.intermediate.dense.weight", model, words(), method)
+    refused(
+        whence.NumericalError, "bert.encoder.layer.1.intermediate.dense.weight", whence.explain, model, words(), method
+    )
 
 
 class Overflows(nn.Module):
@@ -214,7 +216,7 @@ class Overflows(nn.Module):
 
 
 def test_an_overflow_is_located():
-    refused(whence.NumericalError, "not finite", Overflows(), words())
+    refused(whence.NumericalError, "not finite", whence.explain, Overflows(), words())
 
 
 class Emptied(Overflows):
@@ -223,12 +225,20 @@ class Emptied(Overflows):
 
 
 def test_minus_infinity_in_the_output_is_located():
-    refused(whence.NumericalError, "minus infinity, last made by 'log' in or after 'inner", Emptied(), words())
+    refused(
+        whence.NumericalError,
+        "minus infinity, last made by 'log' in or after 'inner",
+        whence.explain,
+        Emptied(),
+        words(),
+    )
 
 
 def test_attention_across_the_batch_is_refused():
     model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 1).eval()  # sequence first
-    refused(whence.ModelError, r"\[tokens, batch", model, torch.randn(5, 3, 8), target=lambda o: o[:, 0, 0])
+    refused(
+        whence.ModelError, r"\[tokens, batch", whence.explain, model, torch.randn(5, 3, 8), target=lambda o: o[:, 0, 0]
+    )
 
 
 class Checkpointed(nn.Module):
@@ -245,12 +255,12 @@ class Checkpointed(nn.Module):
 @pytest.mark.parametrize("reentrant", [True, False])
 @pytest.mark.parametrize("method", tiny.METHODS)
 def test_checkpointing_inside_the_model_is_refused(method, reentrant):
-    refused(whence.ModelError, "checkpointing", Checkpointed(reentrant).eval(), words(), method)
+    refused(whence.ModelError, "checkpointing", whence.explain, Checkpointed(reentrant).eval(), words(), method)
 
 
 def test_checkpointing_is_refused_by_a_torch_that_does_not_tell_which_hooks_are_active(monkeypatch):
     monkeypatch.delattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
-    refused(whence.ModelError, "checkpointing", Checkpointed(False).eval(), words(), "conservative-lrp")
+    refused(whence.ModelError, "checkpointing", whence.explain, Checkpointed(False).eval(), words(), "conservative-lrp")
     assert whence.explain(tiny.bert(), {"input_ids": tiny.ids(1)}).scores.isfinite().all()
 
 
@@ -273,8 +283,8 @@ class Overwrites(nn.Module):
 
 def test_an_input_overwritten_after_use_is_refused_not_miscomputed():
     """What enters its attention is not what the attention is added to."""
-    refused(whence.ModelError, "in place", Overwrites(), words(), "lrp")
-    refused(whence.ModelError, "sums that are not followed", Overwrites(), words(), METHOD)
+    refused(whence.ModelError, "in place", whence.explain, Overwrites(), words(), "lrp")
+    refused(whence.ModelError, "sums that are not followed", whence.explain, Overwrites(), words(), METHOD)
 
 
 def test_a_model_that_could_not_be_trained_either():
@@ -286,7 +296,9 @@ def test_a_model_that_could_not_be_trained_either():
         def forward(self, input_ids):
             return self.head(torch.relu_(self.embed(input_ids) * 2).add_(1.0).mul_(2.0))[:, 0]
 
-    refused(whence.ModelError, "in place", Relu(), words(), "saliency")  # nothing of it is watched: it runs as it is
+    refused(
+        whence.ModelError, "in place", whence.explain, Relu(), words(), "saliency"
+    )  # nothing of it is watched: it runs as it is
 
 
 class ReadsPadding(nn.Module):

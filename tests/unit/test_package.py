@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import whence
-from tests.support.helpers import ROOT
+from tests.support.goldens import ROOT
 
 
 def test_importing_whence_needs_only_torch_and_numpy():

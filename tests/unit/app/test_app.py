@@ -20,7 +20,7 @@ from PIL import Image
 
 import whence
 from tests.support import tiny
-from tests.support.command_line import refused
+from tests.support.command_line import command_refused
 from whence.app import html_fragments
 from whence.app.callbacks import PageCallbacks
 from whence.app.cancellable import CancellableTask, CancelledError, RunningTask, make_cancellable
@@ -465,5 +465,5 @@ def test_two_models_of_one_name_are_told_apart():
 
 
 def test_wrong_calls_are_sentences():
-    refused(2, "user:password-file", "serve", "--auth", "ann")
-    refused(2, "cannot be served", "serve", "--host", "203.0.113.1")
+    command_refused(2, "user:password-file", "serve", "--auth", "ann")
+    command_refused(2, "cannot be served", "serve", "--host", "203.0.113.1")

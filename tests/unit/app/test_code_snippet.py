@@ -34,7 +34,7 @@ def ran(program, folder, monkeypatch):
     return [e for one in found for e in (one if isinstance(one, whence.Explanations) else [one])]
 
 
-def same(found, expected):
+def same_scores(found, expected):
     assert len(found) == len(expected)
     for mine, shown in zip(found, expected, strict=True):
         assert mine.method == shown.method
@@ -59,7 +59,7 @@ def test_the_code_gives_the_numbers_of_the_page(shipped, query, tmp_path, monkey
     result = answered(shipped, query)
     program = code(result, shipped[query.model])
     assert len(program.splitlines()) == 4
-    same(ran(program, tmp_path, monkeypatch), result.explanations)
+    same_scores(ran(program, tmp_path, monkeypatch), result.explanations)
 
 
 def test_a_picture_that_was_uploaded_is_named_as_its_owner_did(shipped, tmp_path, monkeypatch):
@@ -70,7 +70,7 @@ def test_a_picture_that_was_uploaded_is_named_as_its_owner_did(shipped, tmp_path
     result = answered(shipped, Query("digits", upload=str(upload)))
     program = code(result, shipped["digits"])
     assert str(tmp_path) not in program
-    same(ran(program, tmp_path, monkeypatch), result.explanations)
+    same_scores(ran(program, tmp_path, monkeypatch), result.explanations)
 
 
 def test_a_model_of_ones_own_is_named_by_its_directory(tmp_path, monkeypatch):
@@ -80,7 +80,7 @@ def test_a_model_of_ones_own_is_named_by_its_directory(tmp_path, monkeypatch):
     program = code(result, models["mine"])
     assert "from_pretrained('mine')" in program
     assert str(tmp_path) not in program
-    same(ran(program, tmp_path, monkeypatch), result.explanations)
+    same_scores(ran(program, tmp_path, monkeypatch), result.explanations)
 
 
 @pytest.mark.parametrize("methods", [("generic-attention",), ("generic-attention", "gradient-x-input")])
@@ -95,7 +95,7 @@ def test_tokens_and_objects_are_in_the_code(kind, methods, tmp_path, monkeypatch
     assert len(result.explanations) == len(methods)
     if upload:
         shutil.copyfile(DIGIT, tmp_path / DIGIT.name)
-    same(ran(code(result, models[kind]), tmp_path, monkeypatch), result.explanations)
+    same_scores(ran(code(result, models[kind]), tmp_path, monkeypatch), result.explanations)
 
 
 def test_all_that_was_written_is_in_the_code_where_no_token_was_chosen(tmp_path, monkeypatch):
@@ -103,7 +103,7 @@ def test_all_that_was_written_is_in_the_code_where_no_token_was_chosen(tmp_path,
     monkeypatch.setattr(whence.Explainer, "from_pretrained", lambda _: explainer)
     models = ModelRegistry.from_explainers({"writer": explainer})
     result = answered(models, Query("writer", "the good film"))
-    same(ran(code(result, models["writer"]), tmp_path, monkeypatch), list(result.generation))
+    same_scores(ran(code(result, models["writer"]), tmp_path, monkeypatch), list(result.generation))
 
 
 @pytest.mark.parametrize("make", [clip, vilt])
@@ -114,4 +114,4 @@ def test_the_chosen_word_is_in_the_code(make, tmp_path, monkeypatch):
     shutil.copyfile(DIGIT, tmp_path / DIGIT.name)
     result = answered(models, Query("pair", "a good film", upload=str(DIGIT), chosen=1))
     assert result.word_explanation is not None
-    same(ran(code(result, models["pair"]), tmp_path, monkeypatch), [result.word_explanation])
+    same_scores(ran(code(result, models["pair"]), tmp_path, monkeypatch), [result.word_explanation])

@@ -52,7 +52,7 @@ def server(models):
     started.stop()
 
 
-def refused(server, method, path, body=b"", headers=None):
+def response_of(server, method, path, body=b"", headers=None):
     """The status and the words of an answer."""
     link = http.client.HTTPConnection(urlsplit(server.address).netloc, timeout=30)
     link.request(method, path, body, headers or {})
@@ -197,7 +197,7 @@ def test_a_defect_is_a_sentence_for_programs_too(models, monkeypatch):
      "/gradio_api/custom_component/x/client/component/y", "/gradio_api/stream/a/b/0/playlist.m3u8", "/nothing"],
 )  # fmt: skip
 def test_routes_that_are_not_needed_are_not_served(server, path):
-    assert refused(server, "GET", path) == (404, "There is nothing here.")
+    assert response_of(server, "GET", path) == (404, "There is nothing here.")
 
 
 class Other:
@@ -232,7 +232,7 @@ def number_of(server, count):
 
 def joined(server, data, number, session):
     body = json.dumps({"data": data, "fn_index": number, "session_hash": session})
-    return refused(server, "POST", "/gradio_api/queue/join", body, {"Content-Type": "application/json"})
+    return response_of(server, "POST", "/gradio_api/queue/join", body, {"Content-Type": "application/json"})
 
 
 def test_nothing_is_fetched_for_anyone(server):
@@ -242,10 +242,10 @@ def test_nothing_is_fetched_for_anyone(server):
             status, said = joined(server, data, number_of(server, 9), "thief")
             assert (status, said) == NAMED
         body = json.dumps({"data": [file, "", "", "", "", ""]}).replace("http:", "\\u0068ttp:")
-        found = refused(server, "POST", "/api/explain", body, {"Content-Type": "application/json"})
+        found = response_of(server, "POST", "/api/explain", body, {"Content-Type": "application/json"})
         assert found[0] == 400
         for way in (f"/gradio_api/file={other.address}/x.png", f"/gradio_api/proxy={other.address}/x.png"):
-            assert refused(server, "GET", way)[0] == 404
+            assert response_of(server, "GET", way)[0] == 404
         assert other.asked == []
 
 
@@ -260,25 +260,30 @@ def test_no_path_of_the_machine_is_taken_for_a_picture(server):
 
 def test_more_than_the_limit_is_not_read(server):
     large = b"x" * 700_000
-    assert refused(server, "POST", "/api/explain", large) == (413, "Too large: 200,000 bytes at most.")
-    assert refused(server, "POST", "/gradio_api/queue/join", iter([large]))[0] == 413  # in pieces, its size not told
+    assert response_of(server, "POST", "/api/explain", large) == (413, "Too large: 200,000 bytes at most.")
+    assert (
+        response_of(server, "POST", "/gradio_api/queue/join", iter([large]))[0] == 413
+    )  # in pieces, its size not told
     body, headers = multipart("large.png", large)
-    assert refused(server, "POST", "/gradio_api/upload", body, headers) == (413, "Too large: 200,000 bytes at most.")
+    assert response_of(server, "POST", "/gradio_api/upload", body, headers) == (
+        413,
+        "Too large: 200,000 bytes at most.",
+    )
 
 
 def test_an_upload_stays_in_the_folder_whatever_its_name(server):
     for name in ("../../../evil.png", "/tmp/evil.png", "..%2f..%2fevil.png", "<b>evil</b>.png"):
         body, headers = multipart(name, DIGIT.read_bytes())
-        status, said = refused(server, "POST", "/gradio_api/upload", body, headers)
+        status, said = response_of(server, "POST", "/gradio_api/upload", body, headers)
         assert status == 200
         (path,) = json.loads(said)
         assert Path(path).resolve().is_relative_to(Path(server.folder.name).resolve())
-        assert refused(server, "GET", f"/gradio_api/file={urllib.request.pathname2url(path)}")[0] == 200
+        assert response_of(server, "GET", f"/gradio_api/file={urllib.request.pathname2url(path)}")[0] == 200
 
 
 def test_a_page_that_was_uploaded_does_not_run_here(server):
     body, headers = multipart("page.html", b"<script>boom()</script>")
-    (path,) = json.loads(refused(server, "POST", "/gradio_api/upload", body, headers)[1])
+    (path,) = json.loads(response_of(server, "POST", "/gradio_api/upload", body, headers)[1])
     with urllib.request.urlopen(f"{server.address}/gradio_api/file={path}") as response:
         assert response.headers["Content-Disposition"].startswith("attachment")
         assert response.headers["X-Content-Type-Options"] == "nosniff"
@@ -338,9 +343,9 @@ def test_whoever_opens_it_to_others_is_warned(monkeypatch, tmp_path):
 def test_a_foreign_name_for_this_machine_is_refused(server, name):
     """A page from elsewhere may have its name point here, and would then read what is answered."""
     said = (421, "This page is for this machine alone: open it at 127.0.0.1 or localhost.")
-    assert refused(server, "GET", "/health", headers={"Host": name}) == said
+    assert response_of(server, "GET", "/health", headers={"Host": name}) == said
 
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1:7860", "[::1]:80", "localhost:1"])
 def test_the_names_of_this_machine_are_answered(server, name):
-    assert refused(server, "GET", "/health", headers={"Host": name})[0] == 200
+    assert response_of(server, "GET", "/health", headers={"Host": name})[0] == 200

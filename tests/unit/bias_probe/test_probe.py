@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import whence
 from tests.support import tiny
-from tests.support.helpers import shared
+from tests.support.goldens import shared
 from tests.support.processors import bert, bert_config, small, wordpiece
 from tools.docgen.snippets import same
 from whence.bias_probe.probe import ERROR, MEASURES, _read, interval, probe

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import whence
 from tests.support import tiny
-from tests.support.command_line import refused, run
+from tests.support.command_line import command_refused, run
 from tests.support.processors import WORDS, bert, image_processor, saved
 from whence import cli
 
@@ -102,11 +102,11 @@ def test_stdin_is_read_line_by_line(model, tmp_path):
     result = run("explain", "-", "--model", model, "--json", stdin="good film\r\n\n  \nbad plot\nétrange 👍")
     found = explanations(result.stdout, tmp_path)
     assert [e.origins[0]["text"].texts[0] for e in found] == ["good film", "bad plot", "étrange 👍"]
-    refused(2, "no input", "explain", "-", "--model", model, stdin="\n")
+    command_refused(2, "no input", "explain", "-", "--model", model, stdin="\n")
 
 
 def test_bytes_that_are_no_text_are_refused(model):
-    said = refused(2, "whence: ", "explain", "-", "--model", model, stdin=b"good \xff film\n")
+    said = command_refused(2, "whence: ", "explain", "-", "--model", model, stdin=b"good \xff film\n")
     assert "Traceback" not in said
 
 
@@ -117,7 +117,7 @@ def test_files_are_read_as_text(model, tmp_path):
     assert "a.txt" in result.stderr
     assert [e.origins[0]["text"].texts[0] for e in explanations(result.stdout, tmp_path)] == ["good film", "and a text"]
     (tmp_path / "c.txt").write_bytes(b"\xff\xfe\x00")
-    refused(2, "c.txt", "explain", tmp_path / "c.txt", "--model", model)
+    command_refused(2, "c.txt", "explain", tmp_path / "c.txt", "--model", model)
 
 
 def test_patterns_of_text_files_are_expanded(model, tmp_path):
@@ -133,8 +133,8 @@ def test_patterns_of_pictures_are_expanded(vit, pictures, tmp_path):
     found = explanations(result.stdout, tmp_path)
     assert [e.origins[0]["image"].name for e in found] == ["0.png", "1.png", "2.png", "1.png"]
     assert found[1] == found[3]
-    refused(2, "No file fits", "explain", pictures / "*.gif", "--model", vit)
-    refused(2, "no file", "explain", pictures / "9.png", "--model", vit)
+    command_refused(2, "No file fits", "explain", pictures / "*.gif", "--model", vit)
+    command_refused(2, "no file", "explain", pictures / "9.png", "--model", vit)
 
 
 def test_pairs_of_texts(model, tmp_path):
@@ -178,9 +178,9 @@ def test_methods_and_targets_are_compared(model, tmp_path):
 
 
 def test_an_unknown_label_lists_the_labels(model):
-    said = refused(2, "no label 'goood'", "explain", TEXT, "--model", model, "--target", "goood")
+    said = command_refused(2, "no label 'goood'", "explain", TEXT, "--model", model, "--target", "goood")
     assert "bad, so-so, good" in said
-    refused(2, "out of range", "explain", TEXT, "--model", model, "--target", "7")
+    command_refused(2, "out of range", "explain", TEXT, "--model", model, "--target", "7")
 
 
 @pytest.mark.parametrize(("words", "said"), [
@@ -193,7 +193,7 @@ def test_an_unknown_label_lists_the_labels(model):
     (["compare", TEXT, "--methods", "magic"], "no method 'magic'"), (["explain", TEXT, "--device", "cuda:7"], "device"),
 ])  # fmt: skip
 def test_a_wrong_call_is_told_what_is_wrong(model, words, said):
-    refused(2, said, *words, "--model", model)
+    command_refused(2, said, *words, "--model", model)
 
 
 @pytest.mark.parametrize("words", [
@@ -214,22 +214,22 @@ def test_a_long_text_is_cut_if_allowed(model):
 
 
 def test_a_missing_model(tmp_path):
-    refused(2, "does not exist", "explain", TEXT, "--model", tmp_path / "nowhere")
+    command_refused(2, "does not exist", "explain", TEXT, "--model", tmp_path / "nowhere")
 
 
 def test_corrupt_weights(model, tmp_path):
     copied = shutil.copytree(model, tmp_path / "copied")
     weights = copied / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:5000])
-    refused(1, "could not be loaded", "explain", TEXT, "--model", copied)
+    command_refused(1, "could not be loaded", "explain", TEXT, "--model", copied)
 
 
 def test_a_place_that_cannot_be_written(model, tmp_path):
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "file" / "why.html", tmp_path / "file" / "deeper" / "why.json"):
-        refused(1, "cannot be written", "explain", TEXT, "--model", model, "--out", out)
+        command_refused(1, "cannot be written", "explain", TEXT, "--model", model, "--out", out)
     (tmp_path / "folder.html").mkdir()
-    refused(1, "cannot be written", "explain", TEXT, "--model", model, "--out", tmp_path / "folder.html")
+    command_refused(1, "cannot be written", "explain", TEXT, "--model", model, "--out", tmp_path / "folder.html")
 
 
 @pytest.mark.parametrize("before", [None, "what was there"])
@@ -243,7 +243,7 @@ def test_a_full_disk_leaves_no_trace(model, tmp_path, monkeypatch, before):
 
     monkeypatch.setattr(Path, "replace", full)
     monkeypatch.setattr(os, "replace", full)
-    said = refused(1, "the disk is full", "explain", TEXT, "--model", model, "--out", out)
+    said = command_refused(1, "the disk is full", "explain", TEXT, "--model", model, "--out", out)
     assert "wrote" not in said
     assert os.listdir(tmp_path) == ([] if before is None else ["why.json"])
     assert before is None or out.read_text() == before
@@ -319,7 +319,7 @@ def test_a_reader_that_stops_reading(model):
 
 def test_a_long_text_is_read_in_windows(model):
     long = "the film is good " * 30
-    refused(2, "Shorten it", "explain", long, "--model", model)
+    command_refused(2, "Shorten it", "explain", long, "--model", model)
     shown = json.loads(run("explain", long, "--model", model, "--windows", "--json").stdout)
     assert len(shown["explanations"]) == 1
     assert '"windows"' in json.dumps(shown)

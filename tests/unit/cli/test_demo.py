@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 import whence
-from tests.support.helpers import shared
+from tests.support.goldens import shared
 from whence.cli.demo import METHODS, write_report
 from whence.models import MODELS
 

@@ -20,8 +20,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Bert
 
 import whence
 from tests.support import tiny
-from tests.support.command_line import refused, run
-from tests.support.helpers import shared
+from tests.support.command_line import command_refused, run
+from tests.support.goldens import shared
 from tests.support.modalities import KINDS
 from tests.support.processors import WORDS, bert, bytes_bpe, small
 from whence.counterfactuals import save
@@ -902,9 +902,9 @@ def test_the_command_prints_writes_and_refuses(tmp_path):
     out = tmp_path / "otherwise.txt"
     assert str(out) in run(*words, "--out", out).stderr
     assert out.read_text(encoding="utf-8") == f"{same}\n"
-    refused(2, "known endings", *words, "--out", tmp_path / "otherwise.doc")
-    refused(1, "cannot be written", *words, "--out", tmp_path / "otherwise.txt" / "deeper.txt")
-    refused(2, "choose delete", "counterfactual", TEXTS[0], "--model", model, "--remove", "burn")
+    command_refused(2, "known endings", *words, "--out", tmp_path / "otherwise.doc")
+    command_refused(1, "cannot be written", *words, "--out", tmp_path / "otherwise.txt" / "deeper.txt")
+    command_refused(2, "choose delete", "counterfactual", TEXTS[0], "--model", model, "--remove", "burn")
 
 
 def test_the_command_reads_pictures_pairs_and_masked_language_models(tmp_path):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.datasets import triples, write
-from tests.support.helpers import shared
+from tests.support.goldens import shared
 from whence.datasets import NAMED, Item, load
 from whence.datasets.archives import merged
 from whence.errors import FileError, InputError

@@ -69,7 +69,7 @@ def evaluated(explainer, items=ITEMS, methods=METHODS, measures=MEASURES, **opti
     return whence.evaluate(explainer, items, methods, measures, bootstrap=200, **options)
 
 
-def same(a, b, tolerance=1e-9):
+def same_cells(a, b, tolerance=1e-9):
     assert [(c.method, c.measure, c.samples) for c in a.cells] == [(c.method, c.measure, c.samples) for c in b.cells]
     for one, two in zip(a.cells, b.cells, strict=True):
         for name in ("value", "low", "high"):
@@ -83,15 +83,15 @@ def test_neither_order_nor_batch_size_matters(sentiment):
     expected = evaluated(sentiment)
     assert len(expected.cells) == 3 * 8 - 2  # of two methods there is no ledger, and no conservation
     mixed = random.Random(0).sample(ITEMS, len(ITEMS))
-    same(evaluated(sentiment, mixed, batch_size=2), expected)
-    same(evaluated(sentiment, ITEMS, batch_size=1), expected)
+    same_cells(evaluated(sentiment, mixed, batch_size=2), expected)
+    same_cells(evaluated(sentiment, ITEMS, batch_size=1), expected)
 
 
 def test_neither_order_nor_batch_size_matters_for_pictures(digits):
     measures = ["srg", "insertion", "miou", "map", "pointing-game"]
     expected = evaluated(digits, picture_items(), measures=measures, baseline="mean")
     assert len(expected.cells) == 3 * 5
-    same(evaluated(digits, picture_items()[::-1], measures=measures, baseline="mean", batch_size=3), expected)
+    same_cells(evaluated(digits, picture_items()[::-1], measures=measures, baseline="mean", batch_size=3), expected)
 
 
 def test_a_value_is_that_of_the_samples_alone(sentiment):
@@ -106,7 +106,7 @@ def test_a_dataset_is_drawn_by_the_seed_and_not_by_its_order(sentiment):
 
     found = evaluated(sentiment, listed(ITEMS), measures=["auac"], limit=3, seed=4)
     assert found.samples == 3
-    same(evaluated(sentiment, listed(ITEMS[::-1]), measures=["auac"], limit=3, seed=4), found)
+    same_cells(evaluated(sentiment, listed(ITEMS[::-1]), measures=["auac"], limit=3, seed=4), found)
     other = evaluated(sentiment, listed(ITEMS), measures=["auac"], limit=3, seed=5)
     assert other.settings["dataset"]["ids"] != found.settings["dataset"]["ids"]
 
@@ -169,7 +169,7 @@ def test_a_method_has_its_options_and_its_name(sentiment):
 
 def test_results_are_written_and_read_again(sentiment, tmp_path):
     found = evaluated(sentiment, out=tmp_path)
-    same(evaluation.load(tmp_path), found, 0)
+    same_cells(evaluation.load(tmp_path), found, 0)
     told = json.loads((tmp_path / "results.json").read_text())
     assert told["settings"]["seed"] == 0
     assert {c["measure"] for c in told["cells"]} == set(MEASURES)
@@ -194,7 +194,7 @@ def test_what_was_interrupted_is_taken_up(sentiment, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         evaluated(sentiment, batch_size=2, out=tmp_path)
     assert evaluation.load(tmp_path).samples == 2
-    same(evaluated(sentiment, batch_size=2, out=tmp_path), expected)
+    same_cells(evaluated(sentiment, batch_size=2, out=tmp_path), expected)
     assert calls == [["0", "1"], ["2", "3"], ["2", "3"], ["4"]]
     evaluated(sentiment, batch_size=2, out=tmp_path)  # all is done
     assert len(calls) == 4
@@ -203,7 +203,7 @@ def test_what_was_interrupted_is_taken_up(sentiment, tmp_path, monkeypatch):
 def test_a_part_that_was_removed_is_made_again_and_no_other_is_lost(sentiment, tmp_path):
     expected = evaluated(sentiment, measures=["auac"], batch_size=2, out=tmp_path)
     (tmp_path / "parts" / "000001.parquet").unlink()
-    same(evaluated(sentiment, measures=["auac"], batch_size=2, out=tmp_path), expected)
+    same_cells(evaluated(sentiment, measures=["auac"], batch_size=2, out=tmp_path), expected)
     assert len(list((tmp_path / "parts").iterdir())) == 3
 
 

@@ -17,7 +17,8 @@ from transformers import (
 
 import whence
 from tests.support import tiny
-from tests.support.helpers import shared
+from tests.support.checks import refused
+from tests.support.goldens import shared
 from tests.support.processors import (
     BYTES,
     LABELS,
@@ -48,12 +49,6 @@ def copied(directory, tmp_path):
 def configured(directory, **changes):
     config = json.loads((directory / "config.json").read_text())
     (directory / "config.json").write_text(json.dumps(config | changes))
-
-
-def refused(error, match, name, **options):
-    with pytest.raises(error, match=match) as info:
-        whence.Explainer.from_pretrained(name, **options)
-    return str(info.value)
 
 
 # -- loading ---------------------------------------------------------------------------------------------------------
@@ -89,9 +84,9 @@ def test_a_home_directory_is_found(directory, monkeypatch):
 
 
 def test_a_missing_directory(tmp_path):
-    refused(whence.FileError, "does not exist", tmp_path / "nowhere")
+    refused(whence.FileError, "does not exist", whence.Explainer.from_pretrained, tmp_path / "nowhere")
     (tmp_path / "file").write_text("")
-    refused(whence.FileError, "is a file", tmp_path / "file")
+    refused(whence.FileError, "is a file", whence.Explainer.from_pretrained, tmp_path / "file")
 
 
 @pytest.mark.parametrize(("gone", "match"), [
@@ -100,33 +95,33 @@ def test_a_missing_directory(tmp_path):
 def test_a_directory_that_lacks_something(copied, gone, match):
     for file in copied.glob(gone):
         file.unlink()
-    refused(whence.WhenceError, match, copied)
+    refused(whence.WhenceError, match, whence.Explainer.from_pretrained, copied)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.9])
 def test_weights_that_were_cut_off(copied, share):
     weights = copied / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[: int(weights.stat().st_size * share)])
-    refused(whence.ModelError, "could not be loaded", copied)
+    refused(whence.ModelError, "could not be loaded", whence.Explainer.from_pretrained, copied)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"model_type": "nothing"}', "{}"])
 def test_a_damaged_configuration(copied, content):
     (copied / "config.json").write_text(content)
-    refused(whence.WhenceError, r"damaged|could not be loaded|names no class", copied)
+    refused(whence.WhenceError, r"damaged|could not be loaded|names no class", whence.Explainer.from_pretrained, copied)
 
 
 def test_weights_that_would_be_random_are_refused(copied):
     small(BertModel, bert_config(len(WORDS))).save_pretrained(copied)
     configured(copied, architectures=["BertForSequenceClassification"])
-    text = refused(whence.ModelError, "lacks weights", copied)
+    text = refused(whence.ModelError, "lacks weights", whence.Explainer.from_pretrained, copied)
     assert "classifier" in text
     assert "random" in text
 
 
 def test_weights_of_another_size_are_refused(copied):
     configured(copied, intermediate_size=48)
-    refused(whence.ModelError, r"lacks weights|could not be loaded", copied)
+    refused(whence.ModelError, r"lacks weights|could not be loaded", whence.Explainer.from_pretrained, copied)
 
 
 class Evil:
@@ -138,13 +133,13 @@ def test_a_pickle_is_opened_only_if_it_is_trusted(copied, tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     (copied / "model.safetensors").unlink()
     torch.save(bert(WORDS).state_dict(), copied / "pytorch_model.bin")
-    assert "allow_pickle=True" in refused(whence.ModelError, "pickled", copied)
+    assert "allow_pickle=True" in refused(whence.ModelError, "pickled", whence.Explainer.from_pretrained, copied)
     assert whence.Explainer.from_pretrained(copied, allow_pickle=True)("bad") == whence.Explainer(bert(WORDS), WORDS)(
         "bad"
     )
     torch.save({"bert": Evil()}, copied / "pytorch_model.bin")
-    refused(whence.ModelError, "pickled", copied)
-    refused(whence.ModelError, "could not be loaded", copied, allow_pickle=True)
+    refused(whence.ModelError, "pickled", whence.Explainer.from_pretrained, copied)
+    refused(whence.ModelError, "could not be loaded", whence.Explainer.from_pretrained, copied, allow_pickle=True)
     assert not (tmp_path / "pwned").exists()
 
 
@@ -156,13 +151,13 @@ def test_code_that_comes_with_a_model_is_not_run(copied, tmp_path, monkeypatch, 
     monkeypatch.chdir(tmp_path)
     configured(copied, architectures=["Mine"], **changes)
     (copied / "code.py").write_text("open('pwned', 'w')")
-    refused(whence.ModelError, r"trust_remote_code", copied)
+    refused(whence.ModelError, r"trust_remote_code", whence.Explainer.from_pretrained, copied)
     assert not (tmp_path / "pwned").exists()
 
 
 def test_an_unknown_class_is_named(copied):
     configured(copied, architectures=["BertForMindReading"])
-    refused(whence.ModelError, "BertForMindReading", copied)
+    refused(whence.ModelError, "BertForMindReading", whence.Explainer.from_pretrained, copied)
 
 
 def test_a_trained_model_of_reactions():

@@ -14,7 +14,8 @@ from transformers import BertForMaskedLM, BertForSequenceClassification, GPT2For
 
 import whence
 from tests.support import tiny
-from tests.support.helpers import shared
+from tests.support.checks import same
+from tests.support.goldens import shared
 from tests.support.processors import BYTES, LABELS, WORDS, bert, bert_config, bytes_bpe, gpt2, saved, small
 
 PADDED = bytes_bpe(pad_token="<|endoftext|>")
@@ -34,16 +35,6 @@ def directory(tmp_path_factory):
     return saved(tmp_path_factory.mktemp("models") / "bert", bert(WORDS), WORDS)
 
 
-def close(a, b, tolerance=1e-6):
-    """The same explanation but for rounding."""
-    assert a.origins == b.origins
-    assert a.target_names == b.target_names
-    assert a.scores.shape == b.scores.shape
-    assert torch.equal(a.special, b.special)
-    assert torch.allclose(a.scores, b.scores, atol=tolerance, rtol=tolerance)
-    assert torch.allclose(a.logits, b.logits, atol=tolerance, rtol=tolerance)
-
-
 # -- one and many ----------------------------------------------------------------------------------------------------
 
 VOCABULARY = ["a", "bad", "good", "film", "plot", "is", "terrible", ",", "don't", "it"]
@@ -58,14 +49,14 @@ def test_many_are_explained_as_one_by_one(explainer, texts, size, method):
     assert isinstance(many, whence.Explanations)
     assert [e.origins[0]["text"].texts[0] for e in many] == texts
     for text, e in zip(texts, many, strict=True):
-        close(e, explainer(text, method))
+        same(e, explainer(text, method), entries=False)
 
 
 @pytest.mark.parametrize("size", [1, 2, 8])
 def test_single_precision_is_the_same_in_batches(directory, size):
     explainer = whence.Explainer.from_pretrained(directory)
     for text, e in zip(TEXTS, explainer(TEXTS, batch_size=size), strict=True):
-        close(e, explainer(text), 1e-5)
+        same(e, explainer(text), 1e-5, entries=False)
 
 
 @pytest.mark.parametrize("wrap", [iter, lambda x: (t for t in x), dict.fromkeys, np.array])
@@ -85,7 +76,7 @@ def test_texts_of_one_length_without_a_padding_token():
     explainer = whence.Explainer(gpt2(BYTES, GPT2ForSequenceClassification, num_labels=3), processor=BYTES)
     assert len(BYTES("a film")["input_ids"]) == len(BYTES("a plot")["input_ids"])
     for text, e in zip(["a film", "a plot"], explainer(["a film", "a plot"]), strict=True):
-        close(e, explainer(text), 1e-5)
+        same(e, explainer(text), 1e-5, entries=False)
 
 
 @pytest.mark.parametrize("item", [None, 5, b"bytes", Path("a"), ("a", "b", "c"), ("a", 5), {"text": "a"}])
@@ -135,7 +126,7 @@ def test_a_stream_has_no_end_and_takes_no_more_than_a_window():
     assert [e.origins[0]["text"].texts[0] for e in found] == TEXTS[:3]
     assert next(taken) <= 64
     for text, e in zip(TEXTS, found, strict=False):
-        close(e, BERT(text))
+        same(e, BERT(text), entries=False)
 
 
 def test_a_stream_keeps_order_over_windows():
@@ -231,7 +222,7 @@ def test_without_a_mask_a_place_must_be_named():
 def test_a_place_is_a_target_for_many():
     found = MASKED(["a film", "bad plot"], target=whence.At(2))
     for text, e in zip(["a film", "bad plot"], found, strict=True):
-        close(e, MASKED(text, target=whence.At(2)), 1e-5)
+        same(e, MASKED(text, target=whence.At(2)), 1e-5, entries=False)
 
 
 def test_the_next_token_is_named_and_chosen_by_its_string():
@@ -261,8 +252,8 @@ def test_a_word_that_the_tokenizer_does_not_know_is_no_target(word):
 
 def test_a_compiled_model_is_read_as_the_model_it_is():
     e = whence.Explainer(torch.compile(SPEAKER), BYTES)("the film is")
-    close(e, CAUSAL("the film is"), 1e-5)
-    close(whence.Explainer(torch.compile(FILLER), WORDS)("a [MASK]"), MASKED("a [MASK]"), 1e-5)
+    same(e, CAUSAL("the film is"), 1e-5, entries=False)
+    same(whence.Explainer(torch.compile(FILLER), WORDS)("a [MASK]"), MASKED("a [MASK]"), 1e-5, entries=False)
 
 
 # -- characters ------------------------------------------------------------------------------------------------------
@@ -327,7 +318,7 @@ def test_a_pair_is_two_texts():
     direct = whence.explain(CLASSIFIER, dict(WORDS(a, b, return_tensors="pt")))
     assert torch.allclose(e.scores, direct.scores, atol=1e-9)
     for one, many in zip([(a, b), (b, a), ("a", "bad")], BERT([(a, b), (b, a), ("a", "bad")]), strict=True):
-        close(BERT(one), many)
+        same(BERT(one), many, entries=False)
 
 
 # -- texts that are too long, or none --------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPi
 
 import whence
 from tests.support import tiny
-from tests.support.helpers import shared
+from tests.support.goldens import shared
 from tests.support.modalities import (
     CROPPED,
     FEATURES,

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 import whence
-from tests.support.helpers import shared
+from tests.support.goldens import shared
 
 METHODS = ["transformer-attribution", "generic-attention", "conservative-lrp"]
 

@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 
 import whence
 from tests.support import tiny
-from tests.support.helpers import GOLDEN, golden, load, shared
+from tests.support.goldens import GOLDEN, golden, load, shared
 from tools.benchmarks import localisation as measured
 from whence.cli.locate import locate as command
 from whence.errors import InputError, ModelError, TargetError

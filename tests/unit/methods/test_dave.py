@@ -11,7 +11,9 @@ from torch import nn
 
 import whence
 from tests.support import tiny
-from tests.support.helpers import EXACT, golden, load, relative, traced
+from tests.support.checks import EXACT, relative
+from tests.support.goldens import golden, load
+from tests.support.runs import traced
 from tests.support.snapshot import snapshot
 from whence.methods.dave import Pose, contribution, picture, smoothed, without_outliers
 

@@ -21,7 +21,8 @@ from transformers import (
 
 import whence
 from tests.support import tiny
-from tests.support.helpers import EXACT, relative, traced
+from tests.support.checks import EXACT, relative
+from tests.support.runs import traced
 from tests.support.snapshot import snapshot
 from whence.methods import flash_trace as module
 from whence.methods.flash_trace import proximity
@@ -462,7 +463,7 @@ def test_a_small_part_keeps_its_digits():
 # -- refusals --------------------------------------------------------------------------------------------------------
 
 
-def refused(error, match, model, inputs=None, **options):
+def span_refused(error, match, model, inputs=None, **options):
     with pytest.raises(error, match=match):
         whence.explain(model, tiny.ids(2, 8) if inputs is None else inputs, METHOD, **options)
 
@@ -493,21 +494,21 @@ def refused(error, match, model, inputs=None, **options):
     ],
 )
 def test_options_that_make_no_sense_are_refused(match, options):
-    refused(whence.MethodError, match, tiny.llama(), **options)
+    span_refused(whence.MethodError, match, tiny.llama(), **options)
 
 
 def test_what_each_block_did_is_not_known():
-    refused(whence.MethodError, "explain without `inside`", tiny.llama(), span=(3, 5), inside=True)
+    span_refused(whence.MethodError, "explain without `inside`", tiny.llama(), span=(3, 5), inside=True)
 
 
 def test_a_span_that_reaches_into_padding_is_refused():
-    refused(whence.MethodError, "Sample 1 has 5 tokens", tiny.llama(), tiny.padded([8, 5]), span=(4, 6))
+    span_refused(whence.MethodError, "Sample 1 has 5 tokens", tiny.llama(), tiny.padded([8, 5]), span=(4, 6))
 
 
 def test_stop_tokens_need_ids():
     model = tiny.llama()
     embedded = {"inputs_embeds": torch.randn(1, 6, 32)}
-    refused(whence.MethodError, "Give `input_ids`", model, embedded, span=(3, 5), stop=[4])
+    span_refused(whence.MethodError, "Give `input_ids`", model, embedded, span=(3, 5), stop=[4])
 
 
 class Gated(Bare):
@@ -546,7 +547,7 @@ class Straight(Bare):
     ],
 )
 def test_a_model_whose_heads_cannot_be_followed_is_refused(match, make):
-    refused(whence.ModelError, match, make(), target=0, span=(4, 6))
+    span_refused(whence.ModelError, match, make(), target=0, span=(4, 6))
 
 
 def test_an_encoder_decoder_is_refused():
@@ -554,7 +555,7 @@ def test_an_encoder_decoder_is_refused():
         vocab_size=60, d_model=16, d_kv=4, d_ff=16, num_layers=1, num_heads=4, decoder_start_token_id=0, pad_token_id=0
     )
     inputs = {"input_ids": tiny.ids(1, 6), "decoder_input_ids": tiny.ids(1, 4)}
-    refused(
+    span_refused(
         whence.ModelError, "between different sets of tokens", T5ForConditionalGeneration(config).eval(), inputs,
         target=lambda outputs: outputs.logits[:, -1, 3], span=(2, 4),
     )  # fmt: skip

@@ -10,7 +10,7 @@ from transformers.models.llama import modeling_llama
 
 import whence
 from tests.support import tiny
-from tests.support.helpers import EXACT, relative
+from tests.support.checks import EXACT, relative
 
 
 def in_place(q, k, cos, sin, unsqueeze_dim=1):

@@ -17,7 +17,7 @@ from torch import nn
 
 import whence
 from tests.support import tiny
-from tests.support.helpers import EXACT, relative
+from tests.support.checks import EXACT, relative
 from tests.support.snapshot import snapshot
 from whence._utils import progress
 

@@ -10,7 +10,8 @@ from torch.nn.functional import scaled_dot_product_attention as fused
 
 import whence
 from tests.support import tiny
-from tests.support.helpers import EXACT, relative, traced
+from tests.support.checks import EXACT, relative
+from tests.support.runs import traced
 from whence.methods.transformer_attribution import relevance_rulebook
 from whence.propagation.relevance_function import Phase
 from whence.propagation.rules.gradient import show_map

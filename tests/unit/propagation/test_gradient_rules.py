@@ -31,7 +31,7 @@ def traced(function, inputs, book):
     return out, trace
 
 
-def same(function, inputs, book, by_hand):
+def gradients_of(function, inputs, book, by_hand):
     """The value of ``function``, the gradients of ``by_hand``."""
     out, trace = traced(function, inputs, book)
     assert torch.allclose(out, function(*inputs), atol=1e-12)
@@ -72,13 +72,13 @@ FUSED = {
 @pytest.mark.parametrize("how", FUSED)
 def test_only_values_get_relevance_of_fused_attention(how):
     constant = lambda q, k, v, m: attended(q.detach(), k.detach(), v, m.detach())  # noqa: E731  # the equation
-    same(FUSED[how], [*QKV, MASK], {"attention": rules.detach_heads}, constant)
+    gradients_of(FUSED[how], [*QKV, MASK], {"attention": rules.detach_heads}, constant)
 
 
 def test_only_values_get_relevance_of_attention_written_out():
     constant = lambda q, k, v: attended(q.detach(), k.detach(), v)  # noqa: E731  # the equation
-    same(attended, QKV, {"mix": rules.detach_heads}, constant)
-    same(attended, QKV, {"mix": rules.expose_heads}, constant)
+    gradients_of(attended, QKV, {"mix": rules.detach_heads}, constant)
+    gradients_of(attended, QKV, {"mix": rules.expose_heads}, constant)
 
 
 def test_exposed_probabilities_have_a_gradient_that_can_be_read():
@@ -91,7 +91,7 @@ def test_exposed_probabilities_have_a_gradient_that_can_be_read():
 
 def test_half_of_what_the_values_would_get():
     half = lambda q, k, v: 0.5 * attended(q.detach(), k.detach(), v)  # noqa: E731  # the equation's derivative
-    same(attended, QKV, {"mix": rules.halve_heads}, half)
+    gradients_of(attended, QKV, {"mix": rules.halve_heads}, half)
 
 
 def split(live):
@@ -120,7 +120,7 @@ def test_factors_of_fused_attention_share_equally(live):
 
     inputs = [t for t, alive in zip(QKV, live, strict=True) if alive]
     fused = with_constants(F.scaled_dot_product_attention)
-    same(fused, inputs, {"attention": rules.share_attention}, with_constants(split(live)))
+    gradients_of(fused, inputs, {"attention": rules.share_attention}, with_constants(split(live)))
 
 
 def test_a_mask_that_lives_is_a_factor_of_the_probabilities():
@@ -130,7 +130,7 @@ def test_a_mask_that_lives_is_a_factor_of_the_probabilities():
         return out / 2 + out.detach() / 2
 
     for fused in FUSED.values():
-        same(fused, [*QKV, MASK], {"attention": rules.share_attention}, halves)
+        gradients_of(fused, [*QKV, MASK], {"attention": rules.share_attention}, halves)
 
 
 POSITIONS = {
@@ -148,7 +148,7 @@ def test_options_of_fused_attention_are_kept_when_factors_share(how):
         out = torch.softmax(scores, -1) @ v
         return out / 2 + out.detach() / 2
 
-    same(POSITIONS[how], QKV, {"attention": rules.share_attention}, halves)
+    gradients_of(POSITIONS[how], QKV, {"attention": rules.share_attention}, halves)
 
 
 SHOWN = {
@@ -171,16 +171,18 @@ SHOWN = {
 @pytest.mark.parametrize("name", SHOWN)
 def test_a_map_that_is_shown_changes_no_derivative(name):
     fused, by_hand = SHOWN[name]
-    same(fused, QKV, {"attention": rules.show_map}, by_hand)
+    gradients_of(fused, QKV, {"attention": rules.show_map}, by_hand)
 
 
 def test_a_mask_gets_its_gradient_where_its_map_is_shown():
-    same(FUSED["by position"], [*QKV, MASK], {"attention": rules.show_map}, attended)
+    gradients_of(FUSED["by position"], [*QKV, MASK], {"attention": rules.show_map}, attended)
     _, trace = traced(FUSED["by position"], [*QKV, MASK], {"attention": rules.show_map})
     assert not trace.attentions[0].shown.mask.requires_grad
     hidden = torch.tensor([[True, False, True, True]] * 4)
     by_hand = lambda q, k, v: attended(q, k, v, torch.zeros(4, 4).masked_fill(~hidden, -math.inf))  # noqa: E731
-    same(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, hidden), QKV, {"attention": rules.show_map}, by_hand)
+    gradients_of(
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, hidden), QKV, {"attention": rules.show_map}, by_hand
+    )
 
 
 def test_the_map_and_its_gradient_are_shown_in_the_backward():
@@ -232,7 +234,7 @@ def test_the_deviation_of_a_layer_norm_is_a_constant(name, constant_mean):
     function, options = NORMS[name]
     rule = rules.detach_mean_and_deviation if constant_mean else rules.detach_deviation
     by_hand = functools.partial(layer_norm, constant_mean=constant_mean, **options)
-    same(function, [X], {"norm": rule}, by_hand)
+    gradients_of(function, [X], {"norm": rule}, by_hand)
 
 
 @pytest.mark.parametrize("rule", [rules.detach_deviation, rules.detach_mean_and_deviation])
@@ -240,8 +242,8 @@ def test_the_deviation_of_a_layer_norm_is_a_constant(name, constant_mean):
 def test_the_deviation_of_an_rms_norm_is_a_constant(rule, eps):
     used = torch.finfo(torch.float64).eps if eps is None else eps
     by_hand = lambda x: x / deviation(x, used, center=False) * WEIGHT  # noqa: E731  # the equation
-    same(lambda x: F.rms_norm(x, (5,), WEIGHT, eps), [X], {"norm": rule}, by_hand)
-    same(lambda x: torch.rms_norm(x, (5,), WEIGHT, eps), [X], {"norm": rule}, by_hand)
+    gradients_of(lambda x: F.rms_norm(x, (5,), WEIGHT, eps), [X], {"norm": rule}, by_hand)
+    gradients_of(lambda x: torch.rms_norm(x, (5,), WEIGHT, eps), [X], {"norm": rule}, by_hand)
 
 
 def test_an_rms_norm_of_small_values_has_the_right_epsilon():
@@ -249,12 +251,12 @@ def test_an_rms_norm_of_small_values_has_the_right_epsilon():
     eps = torch.finfo(torch.float64).eps
     by_hand = lambda x: x / deviation(x, eps, center=False)  # noqa: E731  # the equation
     for function in (F.rms_norm, torch.rms_norm):
-        same(lambda x, f=function: f(x, (5,)), [small], {"norm": rules.detach_deviation}, by_hand)
+        gradients_of(lambda x, f=function: f(x, (5,)), [small], {"norm": rules.detach_deviation}, by_hand)
 
 
 def test_a_layer_norm_of_small_values_has_the_right_epsilon():
     for function in (F.layer_norm, torch.layer_norm):
-        same(lambda x, f=function: f(x, (5,)), [1e-3 * X], {"norm": rules.detach_deviation}, layer_norm)
+        gradients_of(lambda x, f=function: f(x, (5,)), [1e-3 * X], {"norm": rules.detach_deviation}, layer_norm)
 
 
 @pytest.mark.parametrize("rule", [rules.detach_deviation, rules.detach_mean_and_deviation])
@@ -269,13 +271,13 @@ def test_a_statistic_that_a_tensor_is_divided_by_is_a_constant(rule):
         return x / (x.pow(2).mean(-1, keepdim=True) + 0.1).sqrt()
 
     for f in (function, other_way_round, divided):
-        same(f, [X], {"normalise": rule}, lambda x: x / deviation(x, 0.1, center=False))
+        gradients_of(f, [X], {"normalise": rule}, lambda x: x / deviation(x, 0.1, center=False))
 
 
 def test_any_denominator_is_a_constant():
-    same(lambda a, b: a / (2 + b.abs()), [X, X + 1], {"normalise": rules.detach_deviation},
+    gradients_of(lambda a, b: a / (2 + b.abs()), [X, X + 1], {"normalise": rules.detach_deviation},
          lambda a, b: a / (2 + b.abs()).detach())  # fmt: skip
-    same(lambda a, b: a[..., :1] / (2 + b.abs()), [X, X + 1], {"normalise": rules.detach_deviation},
+    gradients_of(lambda a, b: a[..., :1] / (2 + b.abs()), [X, X + 1], {"normalise": rules.detach_deviation},
          lambda a, b: a[..., :1] / (2 + b.abs()).detach())  # fmt: skip
 
 
@@ -297,7 +299,7 @@ def ratio(f, eps=0.0):
 @pytest.mark.parametrize("f", [F.gelu, F.silu, F.relu, torch.tanh, torch.sigmoid], ids=lambda f: f.__name__)
 def test_an_activation_hands_on_all_it_gets(f):
     book = dict.fromkeys(("gated", "activation"), rules.activation_ratio)
-    same(f, [POINTS], book, ratio(f))
+    gradients_of(f, [POINTS], book, ratio(f))
 
 
 @pytest.mark.parametrize("name", sorted({*ops.GATED, *ops.ACTIVATIONS} - {"rpow"}))  # which is only an operator
@@ -311,41 +313,41 @@ def test_an_activation_hands_on_nothing_at_zero():
     zeros = torch.tensor([[0.0, -0.0, 1.0]], dtype=torch.float64)
     book = dict.fromkeys(("gated", "activation"), rules.activation_ratio)
     for f in (torch.sigmoid, F.logsigmoid, F.gelu):
-        same(f, [zeros], book, ratio(f))
+        gradients_of(f, [zeros], book, ratio(f))
 
 
 def test_functions_of_more_than_the_input_keep_their_derivative():
     """An exponent that is the input, or two operands that are: there is no one input to hand all of it to."""
     book = dict.fromkeys(("gated", "activation"), rules.activation_ratio)
     power = lambda x: torch.pow(2.0, x)  # noqa: E731
-    same(power, [X], book, power)
+    gradients_of(power, [X], book, power)
     both = lambda a, b: torch.pow(a.abs() + 1, b)  # noqa: E731
-    same(both, [X, X + 1], {**book, "unknown": rules.activation_ratio}, both)
+    gradients_of(both, [X, X + 1], {**book, "unknown": rules.activation_ratio}, both)
 
 
 def test_the_stabiliser_of_the_published_code_is_added_to_the_input():
     near = torch.tensor([[-3e-10, 2e-10, 1.0]], dtype=torch.float64)
     book = dict.fromkeys(("gated", "activation"), rules.stabilised_ratio)
-    same(torch.tanh, [near], book, ratio(torch.tanh, 1e-10))
-    same(F.gelu, [near], book, ratio(F.gelu, 1e-10))
+    gradients_of(torch.tanh, [near], book, ratio(torch.tanh, 1e-10))
+    gradients_of(F.gelu, [near], book, ratio(F.gelu, 1e-10))
 
 
 def test_a_gate_made_of_the_tensor_itself_is_a_constant():
     quick = lambda x: x * torch.sigmoid(1.702 * x)  # noqa: E731  # QuickGELU
-    same(quick, [X], {"self-gate": rules.detach_own_gate}, lambda x: x * torch.sigmoid(1.702 * x).detach())
+    gradients_of(quick, [X], {"self-gate": rules.detach_own_gate}, lambda x: x * torch.sigmoid(1.702 * x).detach())
     swapped = lambda x: torch.sigmoid(1.702 * x) * x  # noqa: E731
-    same(swapped, [X], {"self-gate": rules.detach_own_gate}, lambda x: x * torch.sigmoid(1.702 * x).detach())
-    same(lambda x: x * x, [X], {"self-gate": rules.detach_own_gate}, lambda x: x * x.detach())
+    gradients_of(swapped, [X], {"self-gate": rules.detach_own_gate}, lambda x: x * torch.sigmoid(1.702 * x).detach())
+    gradients_of(lambda x: x * x, [X], {"self-gate": rules.detach_own_gate}, lambda x: x * x.detach())
 
 
 def test_the_gate_of_a_gated_unit_is_a_constant():
     for f in (lambda a, b: F.silu(a) * b, lambda a, b: b * F.silu(a)):
-        same(f, [X, X + 1], {"gate": rules.detach_gate}, lambda a, b: F.silu(a).detach() * b)
+        gradients_of(f, [X, X + 1], {"gate": rules.detach_gate}, lambda a, b: F.silu(a).detach() * b)
 
 
 def test_two_factors_that_are_no_gates_share_equally():
     by_hand = lambda a, b: (a * b.detach() + a.detach() * b) / 2 + (a * b).detach() * 0  # noqa: E731
-    same(lambda a, b: a * b, [X, X + 1], {"gate": rules.detach_gate}, by_hand)
+    gradients_of(lambda a, b: a * b, [X, X + 1], {"gate": rules.detach_gate}, by_hand)
 
 
 def reached(function, inputs, book):
@@ -367,12 +369,12 @@ def test_what_a_rule_cuts_off_is_known_to_the_trace():
 @pytest.mark.parametrize("kind", ["matmul", "gate"])
 def test_factors_of_a_product_share_equally(kind):
     f = (lambda a, b: a @ b.mT) if kind == "matmul" else (lambda a, b: a * b)
-    same(f, [X, X + 1], {kind: rules.share_product}, lambda a, b: f(a, b) / 2 + f(a, b).detach() / 2)
+    gradients_of(f, [X, X + 1], {kind: rules.share_product}, lambda a, b: f(a, b) / 2 + f(a, b).detach() / 2)
 
 
 def test_each_of_three_factors_gets_a_third():
     f = lambda a, b, c: torch.einsum("bij,bkj,bkl->bil", a, b, c)  # noqa: E731
-    same(f, [X, X + 1, X - 1], {"matmul": rules.share_product, "unknown": rules.share_product},
+    gradients_of(f, [X, X + 1, X - 1], {"matmul": rules.share_product, "unknown": rules.share_product},
          lambda *factors: f(*factors) / 3 + f(*factors).detach() * 2 / 3)  # fmt: skip
 
 
@@ -442,10 +444,10 @@ def test_a_summand_against_the_sum_counts_for_less(constant):
 
 
 def test_sums_that_are_not_residual_keep_their_derivative():
-    same(lambda a, b: a + b, [X, X + 1], {"add": rules.residual_gamma(5.0)}, lambda a, b: a + b)
-    same(lambda a, b: a + b[:, :1], [X, X + 1], {"add": rules.residual_gamma(5.0)}, lambda a, b: a + b[:, :1])
+    gradients_of(lambda a, b: a + b, [X, X + 1], {"add": rules.residual_gamma(5.0)}, lambda a, b: a + b)
+    gradients_of(lambda a, b: a + b[:, :1], [X, X + 1], {"add": rules.residual_gamma(5.0)}, lambda a, b: a + b[:, :1])
     scaled = lambda x: torch.add(x, x @ W.T @ W, alpha=2.0)  # noqa: E731
-    same(scaled, [X], {"add": rules.residual_gamma(5.0)}, scaled)
+    gradients_of(scaled, [X], {"add": rules.residual_gamma(5.0)}, scaled)
 
 
 def test_a_residual_sum_in_half_precision_is_computed_in_more():

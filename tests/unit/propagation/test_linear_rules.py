@@ -17,7 +17,7 @@ from torch import nn
 
 import whence
 from tests.support import tiny
-from tests.support.helpers import EXACT
+from tests.support.checks import EXACT
 from whence.errors import MethodError
 from whence.methods.registry import REGISTRY
 from whence.propagation.relevance_function import Phase

@@ -27,7 +27,7 @@ from transformers import (
 
 import whence
 from tests.support import tiny
-from tests.support.helpers import traced
+from tests.support.runs import traced
 from whence.models import MODELS
 from whence.tracing.axes import fresh
 from whence.tracing.node import node_of, on_gradient

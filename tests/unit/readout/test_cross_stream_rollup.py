@@ -10,7 +10,9 @@ from transformers import CLIPConfig, CLIPModel
 
 import whence
 from tests.support import tiny
-from tests.support.helpers import EXACT, full_golden, golden, load, relative, shared, traced
+from tests.support.checks import EXACT, relative
+from tests.support.goldens import full_golden, golden, load, shared
+from tests.support.runs import traced
 from whence.methods.generic_attention import GenericAttention, normalised
 from whence.readout.cross_stream_rollup import accumulate, explained, relate
 from whence.readout.rollup import all_rows, roll_up

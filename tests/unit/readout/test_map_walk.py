@@ -10,7 +10,8 @@ from torch.nn.functional import scaled_dot_product_attention as fused
 
 import whence
 from tests.support import tiny
-from tests.support.helpers import looked_at, relative, traced
+from tests.support.checks import relative
+from tests.support.runs import looked_at, traced
 from whence.propagation.rules.gradient import show_map
 from whence.readout.map_walk import last_gradient, walk
 from whence.tracing.fused_attention import attend

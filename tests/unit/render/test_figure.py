@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.support import cards
-from tests.support.helpers import ROOT
+from tests.support.goldens import ROOT
 from whence.errors import InputError, WhenceError
 from whence.render.line_layout import Fragment, fragments, leftward, lines, visual_order
 from whence.render.palette import AGAINST, FOR, OPAQUE, blend

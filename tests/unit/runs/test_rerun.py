@@ -10,7 +10,7 @@ from torch import nn
 
 import whence
 from tests.support import tiny
-from tests.support.helpers import EXACT, relative
+from tests.support.checks import EXACT, relative
 from whence.methods import integrated_gradients
 from whence.methods.integrated_gradients import IntegratedGradients
 from whence.runs.forward import forwarded

@@ -38,7 +38,7 @@ def picture():
     return {"pixel_values": torch.randn(1, 3, 64, 64)}
 
 
-def same(model, inputs, target, by_hand, method="gradient-x-input"):
+def explained_alike(model, inputs, target, by_hand, method="gradient-x-input"):
     a, b = (whence.explain(model, inputs, method, target=t) for t in (target, by_hand))
     assert torch.equal(a.scores, b.scores)
     assert torch.equal(a.value, b.value)
@@ -47,10 +47,10 @@ def same(model, inputs, target, by_hand, method="gradient-x-input"):
 
 
 def test_the_class_of_a_query(detector, picture):
-    e = same(detector, picture, whence.query(2, 1), lambda o: o.logits[:, 2, 1], "generic-attention")
+    e = explained_alike(detector, picture, whence.query(2, 1), lambda o: o.logits[:, 2, 1], "generic-attention")
     assert e.target_names == ("query 2, class 1",)
-    same(detector, picture, whence.query(3), lambda o: o.logits[:, 3, :3].max(-1).values)
-    same(detector, picture, whence.query(np.int64(3), np.int64(1)), lambda o: o.logits[:, 3, 1])
+    explained_alike(detector, picture, whence.query(3), lambda o: o.logits[:, 3, :3].max(-1).values)
+    explained_alike(detector, picture, whence.query(np.int64(3), np.int64(1)), lambda o: o.logits[:, 3, 1])
 
 
 class Answering(nn.Module):
@@ -156,10 +156,14 @@ def test_an_answer_in_a_text():
     )
     model = hf.BertForQuestionAnswering(config).eval()
     inputs = {"input_ids": torch.randint(1, 50, (2, 9))}
-    same(model, inputs, whence.answer(3, 5), lambda o: o.start_logits[:, 3] + o.end_logits[:, 5])
-    same(model, inputs, whence.answer(), lambda o: likeliest(o.start_logits, o.end_logits))
-    same(model, inputs, whence.answer(start=4), lambda o: o.start_logits[:, 4] + o.end_logits[:, 4:].max(1).values)
-    same(model, inputs, whence.answer(end=4), lambda o: o.start_logits[:, :5].max(1).values + o.end_logits[:, 4])
+    explained_alike(model, inputs, whence.answer(3, 5), lambda o: o.start_logits[:, 3] + o.end_logits[:, 5])
+    explained_alike(model, inputs, whence.answer(), lambda o: likeliest(o.start_logits, o.end_logits))
+    explained_alike(
+        model, inputs, whence.answer(start=4), lambda o: o.start_logits[:, 4] + o.end_logits[:, 4:].max(1).values
+    )
+    explained_alike(
+        model, inputs, whence.answer(end=4), lambda o: o.start_logits[:, :5].max(1).values + o.end_logits[:, 4]
+    )
     with pytest.raises(whence.TargetError, match="no position 9"):
         whence.explain(model, inputs, target=whence.answer(9, 9))
 
@@ -200,7 +204,7 @@ def test_likeness_to_another_text_and_padding_that_does_not_count():
 def test_a_span_that_a_language_model_wrote():
     model = tiny.llama()
     ids = torch.randint(3, 60, (2, 8))
-    same(
+    explained_alike(
         model, {"input_ids": ids}, whence.span(5, [7, 9]), lambda o: o.logits[:, 4, 7] + o.logits[:, 5, 9]
     )  # fmt: skip
     for start in (0, 8):
@@ -214,7 +218,7 @@ def test_a_span_that_a_language_model_wrote():
             whence.span(*wrong)
     asked = (whence.span(np.int64(5), tokens) for tokens in (torch.tensor([7, 9]), np.array([7, 9]), (7, 9)))
     for target in asked:
-        same(model, {"input_ids": ids}, target, whence.span(5, [7, 9]))
+        explained_alike(model, {"input_ids": ids}, target, whence.span(5, [7, 9]))
 
 
 def test_a_value_of_a_regression_is_a_target_as_it_is():
@@ -222,4 +226,4 @@ def test_a_value_of_a_regression_is_a_target_as_it_is():
     config = hf.BertConfig(**BERT, num_labels=1)
     model = hf.BertForSequenceClassification(config).eval()
     inputs = {"input_ids": torch.randint(1, 50, (2, 9))}
-    assert same(model, inputs, 0, lambda o: o.logits[:, 0]).task == "regression"
+    assert explained_alike(model, inputs, 0, lambda o: o.logits[:, 0]).task == "regression"

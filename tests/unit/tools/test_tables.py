@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import whence
-from tests.support.helpers import shared
+from tests.support.goldens import shared
 from tools.tables import paper, plan, report
 from whence.datasets import NAMED
 from whence.evaluation import Evaluation

@@ -9,7 +9,7 @@ from torch import nn
 
 import whence
 from tests.support import tiny
-from tests.support.helpers import EXACT, relative
+from tests.support.checks import EXACT, relative
 from whence.tracing import sparse_rows
 
 

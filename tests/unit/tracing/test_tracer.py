@@ -12,15 +12,12 @@ from torch import nn
 
 import whence
 from tests.support import tiny
+from tests.support.checks import close
 from whence.tracing.operations import operation
 from whence.tracing.tracer import Trace
 
 CONSERVATIVE = "conservative-lrp"
 STABILISED = ("transformer-attribution", "lrp", "partial-lrp")  # 1e-9 in each denominator
-
-
-def close(a, b, tolerance=1e-10):
-    assert float((a - b).abs().max() / b.abs().max().clamp(min=1e-30)) < tolerance
 
 
 @pytest.mark.parametrize(("func", "name"), [

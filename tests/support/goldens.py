@@ -1,4 +1,4 @@
-"""What several test files use: the golden cases, models, and a look inside a run."""
+"""The shared directory, and the golden cases: what published code answers, and the models that it was asked of."""
 
 import functools
 import json
@@ -9,16 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from whence.methods.registry import create
-from whence.readout.map_walk import walk
-from whence.runs.forward import forwarded
-from whence.runs.model_inputs import prepare
-
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "goldens" / "cases"
 SHARED = Path(os.environ.get("WHENCE_SHARED", ROOT.parent / "shared"))
-
-EXACT = 1e-9  # float64, relative to the largest value of the array
 
 # A float32 run is one draw of rounding errors, and relevance divides by sums that come near to zero, so the errors have
 # a heavy tail. The published code's own error (its float32 run against its float64 run) is known from a single draw for
@@ -58,32 +51,6 @@ def float32_tolerance(case, variant, name):
     noise = json.loads((GOLDEN / "float32_noise.json").read_text())
     own = noise[f"{case}/golden_float64{variant and '_' + variant}.npz"].get(name, 0.0)
     return max(FLOAT32_FACTOR * own, FLOAT32_FLOOR)
-
-
-def array(x):
-    """A tensor (detached) or anything else as a numpy array."""
-    return x.detach().cpu().double().numpy() if isinstance(x, torch.Tensor) else np.asarray(x, dtype=np.float64)
-
-
-def relative(a, b):
-    """``max |a - b| / max |b|``; shapes must agree."""
-    a, b = array(a), array(b)
-    assert a.shape == b.shape, f"shapes {a.shape} and {b.shape} differ"
-    return float(np.abs(a - b).max() / np.abs(b).max())
-
-
-def traced(model, inputs, method, target=None, **options):
-    """The method and the run that ``whence.explain`` would read, before it is read."""
-    chosen = create(method, options)
-    with forwarded(model, *prepare(model, inputs), chosen, [target]) as (run,):
-        return chosen, run
-
-
-def looked_at(run):
-    """Each attention's map and its gradient, by index, in the order in which they are shown."""
-    found = {}
-    walk(run, lambda i, _, A, gradient: found.__setitem__(i, (A.clone(), gradient.clone())))
-    return found
 
 
 def load_vit(attn_implementation="sdpa", dtype=torch.float64):
