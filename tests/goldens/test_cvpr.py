@@ -101,7 +101,7 @@ def test_vit_heatmap_is_the_published_one_after_their_scaling(target):
 def test_vit_with_eager_attention_differs_by_its_float32_softmax_only(target):
     """HuggingFace's eager ViT computes the softmax in float32 whatever the type of the model.
 
-    Logits keep that precision; relevance is ill-conditioned (see tests/support/goldens.py) and amplifies the rounding, as in float32.
+    Logits keep that precision; relevance is ill-conditioned (see tests/support/goldens.py) and amplifies the rounding.
     """
     name = "ours_transformer_attribution_start0"
     z = golden(VIT, target)

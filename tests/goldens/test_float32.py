@@ -1,7 +1,7 @@
 """Every golden case in float32, against the published float64 numbers.
 
 What the other golden files hold in float64 to 1e-9 is held here to 1e-4, or to ten times the published code's own
-float32 noise where that is more (see tests/support/goldens.py). Where another file has a case in float32 already, ELSEWHERE says so.
+float32 noise where that is more (see tests/support/goldens.py). ELSEWHERE names cases that other files have.
 """
 
 from __future__ import annotations

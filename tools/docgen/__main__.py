@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from tools.docgen import methods, overhead, peers
+from tools.docgen import methods, overhead, peers, rooms
 from tools.docgen.notebook import NOTEBOOKS, written
 
 
@@ -12,7 +12,7 @@ def main() -> None:
     """Write what is not current."""
     parser = argparse.ArgumentParser(prog="python -m tools.docgen", description=__doc__)
     parser.add_argument("--notebooks", action="store_true", help="run the notebooks and keep what they show")
-    for path, text in {**methods.pages(), **overhead.pages(), **peers.pages()}.items():
+    for path, text in {**methods.pages(), **overhead.pages(), **peers.pages(), **rooms.pages()}.items():
         if path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
             print(f"{path.name} made anew")

@@ -7,6 +7,7 @@ ones counted), without those that follow from others and those to the ground flo
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from pathlib import Path
 from typing import NamedTuple
@@ -57,11 +58,11 @@ def arrows() -> list[tuple[str, str]]:
 
 
 def holds(room: str) -> str:
-    """Return what a room holds: the first sentence of its docstring."""
+    """Return what a room holds, in Markdown: the first paragraph of its docstring."""
     path = PACKAGE / room / "__init__.py"
     source = path if path.exists() else PACKAGE / f"{room}.py"
     said = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or ""
-    return said.split("\n\n")[0].replace("\n", " ")
+    return re.sub(r"``|:\w+:(?=`)", lambda mark: "`" * (mark[0] == "``"), said.split("\n\n")[0].replace("\n", " "))
 
 
 def table() -> str:

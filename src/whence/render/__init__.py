@@ -1,1 +1,1 @@
-"""Pictures of explanations. Every renderer takes cards (:mod:`whence.render.view_model`) and nothing else."""
+"""Renderers: HTML, figures, terminal, LaTeX. Each takes cards of plain values (``view_model``) and nothing else."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import whence
-from tools.docgen import methods, overhead, peers
+from tools.docgen import methods, overhead, peers, rooms
 from tools.docgen.page import between
 from tools.docgen.snippets import everything, same
 from whence import errors
@@ -89,6 +89,15 @@ def test_the_reference_has_all_that_is_public():
     for path in re.findall(r"^::: (\S+)\n", pages, re.MULTILINE):
         module, _, name = path.rpartition(".")
         assert getattr(__import__(module, fromlist=[name]), name)
+
+
+def test_the_rooms_are_those_of_the_import_contract():
+    for path, text in rooms.pages().items():
+        assert path.read_text(encoding="utf-8") == text, f"{path.name} is out of date: run python -m tools.docgen"
+
+
+def test_every_room_says_what_it_holds():
+    assert [room for layer in rooms.layers() for room in layer if not rooms.holds(room)] == []
 
 
 def test_links_of_the_pages_lead_somewhere():
