@@ -13,18 +13,12 @@ from torch import Tensor
 
 from ..tracing.attention_record import AttentionRecord
 from ..tracing.axes import Axis
-from ..tracing.node import Node, node_of
+from ..tracing.node import Node, node_of, walk
 
 
 def nodes_behind(ends: Iterable[Node]) -> list[Node]:
-    """Some tensors and all that they were made from, in the order of the forward."""
-    found = {node.seq: node for node in ends}
-    stack = list(found.values())
-    while stack:
-        new = [parent for parent in stack.pop().parents if parent.seq not in found]
-        found |= {node.seq: node for node in new}
-        stack += new
-    return [found[seq] for seq in sorted(found)]
+    """Return some tensors and all that they were made from, in the order of the forward pass."""
+    return sorted(walk(ends), key=lambda node: node.seq)
 
 
 def head_axes(record: AttentionRecord, nodes: Sequence[Node]) -> list[Axis] | None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ModelError
-from .node import Node, attach, node_of
+from .node import Node, attach, node_of, walk
 
 CHECKPOINT = "CheckpointFunctionBackward"  # is refused: see the trace
 
@@ -35,16 +35,9 @@ def opened(tensor: Tensor) -> Tensor:
 
 
 def _has_derivative(node: Node) -> bool:
-    """Whether all operations inside the function have one."""
-    seen, stack = set(), [node]
-    while stack:
-        here = stack.pop()
-        if here.kind in ("discrete", "extreme", "unknown", "foreign"):
-            return False
-        new = [parent for parent in here.parents if parent.hidden and parent.seq not in seen]
-        seen |= {parent.seq for parent in new}
-        stack += new
-    return True
+    """Return whether all operations inside the function have one."""
+    inside = walk([node], lambda here: [parent for parent in here.parents if parent.hidden])
+    return not any(here.kind in ("discrete", "extreme", "unknown", "foreign") for here in inside)
 
 
 def refuse_checkpoints(traced: list[Tensor], hooks: Any) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Container
+from collections import OrderedDict, deque
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -75,72 +75,55 @@ class Node:
         self._root = node
 
     def between(self, ancestor: Node) -> list[Node] | None:
-        """This node and those between it and an ancestor; ``None`` if it is no ancestor."""
-        seen = {id(self): self}
-        stack = [self]
-        found = False
-        while stack:
-            for parent in stack.pop().parents:
-                found = found or parent is ancestor
-                if id(parent) not in seen and parent.seq > ancestor.seq:
-                    seen[id(parent)] = parent
-                    stack.append(parent)
-        return list(seen.values()) if found else None
+        """Return this node and those between it and an ancestor; ``None`` if it is no ancestor."""
+        nodes = list(walk([self], lambda node: [parent for parent in node.parents if parent.seq > ancestor.seq]))
+        return nodes if any(ancestor in node.parents for node in nodes) else None
 
     def claim(self, attention: int) -> None:
         """Mark it and all it derives from, back to the nearest linear layers, as made for an attention."""
-        stack = [self]
-        while stack:
-            node = stack.pop()
-            if node.residual or node.inside == attention:
-                continue
+
+        def unclaimed(nodes: Iterable[Node]) -> list[Node]:
+            return [node for node in nodes if not node.residual and node.inside != attention]
+
+        for node in walk(unclaimed([self]), lambda node: () if node.kind == "linear" else unclaimed(node.parents)):
             node.inside = attention
             if node.kind == "linear":
                 node.projection = True
-            else:
-                stack += node.parents
 
     def descends(self, from_: set[int]) -> bool:
-        """Whether it is one of some tensors (by ``seq``) or was made from one."""
-        seen, stack = {self.seq}, [self]
-        while stack:
-            node = stack.pop()
-            if node.seq in from_:
-                return True
-            for parent in node.parents:
-                if parent.seq not in seen:
-                    seen.add(parent.seq)
-                    stack.append(parent)
-        return False
+        """Return whether it is one of some tensors (by ``seq``) or was made from one."""
+        return any(node.seq in from_ for node in walk([self]))
 
     def ancestors(self) -> set[int]:
-        """The ``seq`` of this tensor and of all that it was made from."""
-        return self._back(lambda node: node.parents)
+        """Return the ``seq`` of this tensor and of all that it was made from."""
+        return {node.seq for node in walk([self])}
 
     def reachable(self, end: Container[int] = ()) -> set[int]:
-        """The ``seq`` of every tensor that gradient or relevance can reach from this one, not passing some ``end``."""
-        return self._back(lambda node: () if node.seq in end else node.live)
+        """Return the ``seq`` of every tensor that relevance can reach from this one, not passing some ``end``."""
+        return {node.seq for node in walk([self], lambda node: () if node.seq in end else node.live)}
 
     def edges(self) -> set[tuple[int, int]]:
-        """By ``seq``: each tensor that gradient or relevance can reach from this one, and where it goes from there."""
-        out: set[tuple[int, int]] = set()
+        """Return, by ``seq``, each tensor that relevance can reach from this one, and where it goes from there."""
+        return {(node.seq, parent.seq) for node in walk([self], lambda node: node.live) for parent in node.live}
 
-        def steps(node: Node) -> tuple[Node, ...]:
-            out.update((node.seq, parent.seq) for parent in node.live)
-            return node.live
 
-        self._back(steps)
-        return out
+def _parents(node: Node) -> tuple[Node, ...]:
+    return node.parents
 
-    def _back(self, steps: Callable[[Node], tuple[Node, ...]]) -> set[int]:
-        seen = {self.seq}
-        stack = [self]
-        while stack:
-            for parent in steps(stack.pop()):
-                if parent.seq not in seen:
-                    seen.add(parent.seq)
-                    stack.append(parent)
-        return seen
+
+def walk(starts: Iterable[Node], step: Callable[[Node], Iterable[Node]] = _parents) -> Iterator[Node]:
+    """Yield nodes and all that ``step`` leads to from them (by default their parents), nearest first, each once.
+
+    ``step`` is called after the node was yielded, so that it can depend on what was done with it.
+    """
+    queue = deque(starts)
+    seen: set[int] = set()
+    while queue:
+        node = queue.popleft()
+        if node.seq not in seen:
+            seen.add(node.seq)
+            yield node
+            queue.extend(step(node))
 
 
 def attach(tensor: Tensor, node: Node) -> Tensor:
