@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # one process per core, each with one thread
 JOBS ?= auto
 
-.PHONY: test test-slow fuzz lint types bench bench-peers conformance conformance-timm models tables screenshots audit demo \
+.PHONY: test test-slow fuzz lint types bench bench-against bench-peers conformance conformance-timm models tables screenshots audit demo \
 	coverage mutation freeze frozen matrix dist licences docs walk clean
 
 $(READY): pyproject.toml constraints.txt
@@ -51,6 +51,10 @@ bench: $(READY)
 	@echo "Measuring cost for docs/performance.md (hours on two cores, which should have nothing else to do)"
 	@HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error $(BIN)/python -W ignore -m tools.benchmarks
 	@HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error $(BIN)/python -W ignore -m tools.docgen
+
+# the cost here and in another checkout, side by side: make bench-against CHECKOUT=../other
+bench-against: $(READY)
+	@HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error $(BIN)/python -W ignore -m tools.benchmarks.against $(CHECKOUT)
 
 # other libraries of explanations, in environments of their own (the second has torchvision: several gigabytes)
 bench-peers:

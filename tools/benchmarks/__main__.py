@@ -1,7 +1,7 @@
 """``python -m tools.benchmarks [--only costs scaling length] [--repeats 7] [--report]``: measure, then write the page.
 
-What was measured stays in ``benchmarks/measured`` and is not measured again; remove a file there to begin anew. With
-``--report`` nothing is measured. For the comparison with other libraries see ``python -m tools.benchmarks.peers``.
+What was measured stays in ``tools/benchmarks/measured`` and is not measured again; remove a file there to begin anew.
+With ``--report`` nothing is measured. For the comparison with other libraries see ``python -m tools.benchmarks.peers``.
 """
 
 from __future__ import annotations
