@@ -96,6 +96,20 @@ def test_the_rooms_are_those_of_the_import_contract():
         assert path.read_text(encoding="utf-8") == text, f"{path.name} is out of date: run python -m tools.docgen"
 
 
+def test_the_walks_name_files_and_functions_that_are_there():
+    """Each row names a file, in its room, and often a function or class in it; files of the same room stand alone."""
+    page = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    rows = [row for row in page.splitlines() if row.startswith("|")]
+    assert len(rows) > 40
+    for row in rows:
+        named = re.findall(r"`((?:\w+/)*\w+\.py)`(?: `([\w.]+)`)?", row)
+        room = next((Path(file).parent for file, _ in named if "/" in file), Path())
+        for file, name in named:
+            path = ROOT / "src" / "whence" / (file if "/" in file else room / file)
+            assert path.exists(), file
+            assert all(re.search(rf"\b(def|class) {part}\b", path.read_text()) for part in name.split(".") if part), row
+
+
 def test_every_room_says_what_it_holds():
     assert [room for layer in rooms.layers() for room in layer if not rooms.holds(room)] == []
 
