@@ -57,13 +57,16 @@ def _bring(run: Run, read: Read) -> None:
     if len(runs) < 2:
         return
     ledger = run.ledger
-    count, absent, entries = 0, list[bool](), list[Entry]()
+    count = 0
+    absent = list[bool]()
+    entries = list[Entry]()
 
     def one(weights: Tensor) -> tuple[Tensor, ...]:
         nonlocal count, absent, entries
         run.instead = weights
         found = read()
-        count, entries = len(found), [] if ledger is None else ledger.entries
+        count = len(found)
+        entries = [] if ledger is None else ledger.entries
         values = [*found, *(b.relevance for b in run.passages()), *(entry.amount for entry in entries)]
         absent = [value is None for value in values]
         return tuple(value for value in values if value is not None)

@@ -61,7 +61,8 @@ def without(model: nn.Module, inputs: Inputs, heads: Iterable[tuple[int, int]] =
     _check(single, whole, known)
 
     def off(layer: int, call: Call) -> Any:
-        dead, own = [head for at, head in single if at == layer], known[layer]
+        dead = [head for at, head in single if at == layer]
+        own = known[layer]
         if layer in whole:
             return call.run() * 0
         return call.run() if own is None or not dead else _without(call, own, dead)

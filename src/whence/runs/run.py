@@ -222,7 +222,8 @@ class Run:
         """
         keep = keep or self.more
         if self.rulebook.phase is not None:
-            self.rulebook.phase.relevance, self.rulebook.phase.keep = relevance, keep
+            self.rulebook.phase.relevance = relevance
+            self.rulebook.phase.keep = keep
             self.rulebook.phase.ledger = self.ledger
         asked, tensors = len(tensors), self.ends(tensors)
         found = self.send(tensors, keep)
@@ -345,7 +346,8 @@ class Run:
         keys = self.keys()
         if not self.windowed():
             return keys
-        record, axes = self.trace.attentions[0], self.boundaries[0].node.axes
+        record = self.trace.attentions[0]
+        axes = self.boundaries[0].node.axes
         features = record.reads.axes[-1] if record.reads is not None and record.reads.axes[-1] in axes else axes[-1]
         own = [dim for dim in axes if self.trace.batch not in dim]
         if len(own) == 3 and size_of(own[1] + own[2]) == size_of(keys) != size_of(own[0] + own[1]):

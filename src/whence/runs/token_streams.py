@@ -54,7 +54,8 @@ def entries(run: Run) -> list[tuple[Tensor, Dim]]:
     for residual in run.trace.residuals:
         if not residual.attentions or run.around:
             continue
-        record, trunk = run.trace.attentions[residual.attentions[0]], run.trunk(residual)
+        record = run.trace.attentions[residual.attentions[0]]
+        trunk = run.trunk(residual)
         node = node_of(trunk)
         if node.descends(followed):
             followed.add(node.seq)
@@ -213,7 +214,8 @@ def in_order(run: Run, streams: list[Stream], length: int) -> Tensor | None:
     extra = image.length - places.shape[1]
     own = (inside & ~taken).nonzero()[:, 1].reshape(len(places), extra)
     every = torch.arange(length, device=places.device).expand(len(places), -1)
-    before, after = every[:, : image.start], every[:, image.start + image.length :]
+    before = every[:, : image.start]
+    after = every[:, image.start + image.length :]
     image.grid, image.patch_start = grid, extra
     image.special = torch.arange(image.length) < extra
     return torch.cat([before, own, places, after], 1)

@@ -182,9 +182,11 @@ def operands(call: Call) -> Operands:
 
 def shown_by(call: Call, given: Operands) -> FusedMap:
     """How the map of a fused attention is made, from its operands."""
-    mask, leading = given[3], torch.broadcast_shapes(*(t.shape[:-2] for t in given[:3]))  # one key for all heads
+    mask = given[3]
+    leading = torch.broadcast_shapes(*(t.shape[:-2] for t in given[:3]))  # one key for all heads
     query, key, value = (t.detach().expand(*leading, -1, -1) for t in given[:3])
-    scale, axes = call.argument(6, "scale"), next((n.axes for n in call.nodes if n is not None), ())
+    scale = call.argument(6, "scale")
+    axes = next((n.axes for n in call.nodes if n is not None), ())
     return FusedMap(
         query, key, value, None if mask is None else mask.detach(),
         causal=bool(call.argument(5, "is_causal", False)),
@@ -211,7 +213,8 @@ def _origin(values: Node | None) -> Node | None:
 
 def _ahead(call: Call) -> Tensor | bool:
     """Whether a fused attention looks ahead: not with its flag, nor with a mask that hides all above the diagonal."""
-    mask, flag = call.argument(3, "attn_mask"), bool(call.argument(5, "is_causal", False))
+    mask = call.argument(3, "attn_mask")
+    flag = bool(call.argument(5, "is_causal", False))
     if flag or not isinstance(mask, Tensor) or min(mask.shape[-2:]) < 2:
         return not flag
     first = mask.reshape(-1, *mask.shape[-2:])[0]

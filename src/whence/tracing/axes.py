@@ -248,7 +248,9 @@ class Step(NamedTuple):
 
 
 def _elementwise(step: Step) -> Axes | None:
-    (axes, shape), out, batch = step.known[0], step.out, step.batch
+    axes, shape = step.known[0]
+    out = step.out
+    batch = step.batch
     if step.name in REDUCING and len(out) < len(shape):
         kept = _distinct(step.func, len(axes), step.args[1:], step.kwargs) if out else ()
         return tuple(axes[i] for i in kept)
@@ -285,7 +287,8 @@ def _selected(step: Step) -> Axes:
 
 def _narrowed(step: Step) -> Axes:
     axes, shape = step.known[0]
-    dim, start = step.argument(1, "dim", 0) % len(axes), int(step.argument(2, "start", 0))
+    dim = step.argument(1, "dim", 0) % len(axes)
+    start = int(step.argument(2, "start", 0))
     return tuple(cut(a, start, step.out[i], shape[i]) if i == dim else a for i, a in enumerate(axes))
 
 

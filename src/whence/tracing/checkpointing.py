@@ -86,7 +86,9 @@ class Checkpoints:
 
     def _piece(self, index: int) -> tuple[int, int]:
         """The first and the last tensor of the piece that one is in."""
-        total, before, of = sum(self.sizes), 0, []
+        total = sum(self.sizes)
+        before = 0
+        of = []
         for size in self.sizes:
             of.append(min(self.pieces - 1, before * self.pieces // max(1, total)))
             before += size

@@ -58,7 +58,8 @@ class Coverage:
 
     def settle(self, reached: set[int]) -> None:
         """Keep the operations that relevance can reach from the target; what a rule has cut off is part of the rule."""
-        self.seen, self.plain = Counter(self._foreign), Counter(self._foreign)
+        self.seen = Counter(self._foreign)
+        self.plain = Counter(self._foreign)
         rules: dict[str, set[str]] = {}
         for seq, name, kind, rule in self._met:
             if seq not in reached:

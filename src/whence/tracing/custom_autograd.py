@@ -28,7 +28,8 @@ def keep(result: Any) -> Any:
 
 def opened(tensor: Tensor) -> Tensor:
     """A tensor that a custom function made, with the history of the operations inside; any other as it is."""
-    seen, maker = getattr(tensor, "_whence_seen", None), type(tensor.grad_fn).__name__
+    seen = getattr(tensor, "_whence_seen", None)
+    maker = type(tensor.grad_fn).__name__
     if not isinstance(seen, Tensor) or maker in (getattr(tensor, "_whence_maker", ""), CHECKPOINT):
         return tensor
     return seen if _has_derivative(node_of(seen)) else tensor

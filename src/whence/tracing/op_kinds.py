@@ -120,16 +120,22 @@ def inherit(call: Call, node: Node) -> None:
         dim = call.argument(1, "dim", -1)
         node.softmax = node.axes[dim if isinstance(dim, int) else -1]
     elif kind in ("structural", "identity", "scale", "selecting"):
-        node.softmax, node.mixed, node.learned = main.softmax, main.mixed, main.learned
+        node.softmax = main.softmax
+        node.mixed = main.mixed
+        node.learned = main.learned
     elif kind == "linear" and main.softmax in node.axes:  # heads that are mixed (talking heads): weights of keys still
         node.softmax = main.softmax
     node.mixed = node.mixed or kind in ("mix", "attention")
     node.projection = kind == "linear" and main.mixed
     twins = kind == "add" and len(node.parents) == 2 and main.root is node.parents[1].root
     if kind in ("scale", "identity") or call.name in _KEEPING_VALUE:
-        node.root, node.linear, node.activated = main.root, main.linear, main.activated
+        node.root = main.root
+        node.linear = main.linear
+        node.activated = main.activated
     elif twins or kind in ("activation", "gated", "shift", "self-gate"):
-        node.root, node.linear, node.activated = main.root, False, True
+        node.root = main.root
+        node.linear = False
+        node.activated = True
     if call.name in ops.STATISTICS:
         node.statistic = True
     elif kind in ("structural", "identity", "scale", "activation", "shift", "selecting"):

@@ -100,7 +100,9 @@ class ResidualList(list[Residual]):
 
     def _attended(self, residual: Residual, inside: Inside) -> Tensor | None:
         """The one summand of a branch that has attentions in it; ``None`` if the branch is no such sum."""
-        found, node, trunk = None, node_of(residual.branch), node_of(residual.trunk)
+        found = None
+        node = node_of(residual.branch)
+        trunk = node_of(residual.trunk)
         while node.seq in self._sums or (node.kind in LEAVING and node.parents):
             summands = self._sums.get(node.seq, [])
             own = [t for t in summands if inside(node_of(t).between(trunk) or [])]
@@ -123,6 +125,8 @@ class ResidualList(list[Residual]):
         last = next((r for r in reversed(self) if r.output.shape == shape), None)
         if not self.light or last is None or not any(r.attentions for r in self):
             return
-        last.branch, last.output, last.normed = distant(last.branch), distant(last.output), None
+        last.branch = distant(last.branch)
+        last.output = distant(last.output)
+        last.normed = None
         if not last.attentions and not node_of(last.trunk).learned:
             last.trunk = distant(last.trunk)

@@ -88,7 +88,9 @@ class SparseRows:
             call: the layer.
             took: to be called with the gradient of what it makes, where it has a bias and books are kept.
         """
-        x, weight, bias = call.argument(0, "input"), call.argument(1, "weight"), call.argument(2, "bias")
+        x = call.argument(0, "input")
+        weight = call.argument(1, "weight")
+        bias = call.argument(2, "bias")
         made: Tensor = _Linear.apply(self, took, x, weight, bias)
         return made
 
@@ -100,7 +102,9 @@ class _Linear(torch.autograd.Function):
     def forward(
         ctx: Any, sparse_rows: SparseRows, took: Callable[[Tensor], None] | None, x: Tensor, weight: Tensor, bias: Any
     ) -> Tensor:
-        ctx.sparse_rows, ctx.took, ctx.weight = sparse_rows, took, weight
+        ctx.sparse_rows = sparse_rows
+        ctx.took = took
+        ctx.weight = weight
         return alias(torch.nn.functional.linear(x, weight, bias))
 
     @staticmethod

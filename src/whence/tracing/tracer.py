@@ -120,7 +120,8 @@ class Trace(TorchFunctionMode):
             leaf = self._leaf(node.seq)
         self.sources.append(Source(name, attach(leaf.requires_grad_(), node), embedded))
         with torch.enable_grad():
-            copy, node = leaf.clone(), self._node("structural", (node,), node.axes)
+            copy = leaf.clone()
+            node = self._node("structural", (node,), node.axes)
             if self._has(node.seq, copy):
                 with torch._C.DisableTorchFunction():
                     copy = self._leaf(node.seq).clone()
@@ -241,7 +242,8 @@ class Trace(TorchFunctionMode):
         record = self._classify(call)
         rule = self.rules.get(call.kind) if call.traced else None
         before = self._before_overwriting(call) if call.inplace else None
-        target, apart = next(iter(call.args), None), call.inplace and self._apart(call, rule)
+        target = next(iter(call.args), None)
+        apart = call.inplace and self._apart(call, rule)
         layer = rule is None and self.sparse_rows.takes(call)  # it keeps its books by itself
         watched = self.ledger.watch(call, rule) if self.ledger is not None and call.traced and not layer else None
         took = self.ledger.bias(call) if layer and self.ledger is not None else None
@@ -396,7 +398,8 @@ class Trace(TorchFunctionMode):
                 self.fan_out(tensor, node)
 
     def _attention(self, call: Call, output: Tensor, record: AttentionRecord) -> None:
-        node, record.output = node_of(output), output if self.maps else distant(output)
+        node = node_of(output)
+        record.output = output if self.maps else distant(output)
         record.wrote, node.kept = self.hold(output.detach()), True
         met = asked(node) & set(self._constants)  # a bias that the model keeps was made of others in an earlier run
         self.asking |= {p for p in met if record.shape[1] in self._constants[p].shape}
