@@ -16,7 +16,7 @@ from whence.methods.registry import create
 from whence.methods.transformer_attribution import relevance_rulebook
 from whence.propagation.relevance_function import Phase
 from whence.propagation.rules.linear import EPS, alpha_beta, safe_divide, z_box, z_plus
-from whence.propagation.rules.relevance import RelevanceRules, share
+from whence.propagation.rules.relevance import RelevanceRules, normalise_shares
 from whence.readout.rollup import all_rows, positive_mean, roll_up
 from whence.tracing.tracer import Trace
 
@@ -105,13 +105,13 @@ def contributions(z, samples=slice(None)):
 
 def test_share_over_the_whole_batch_is_the_published_addition(case):
     z, check = case
-    for i, found in enumerate(share(*contributions(z), everything), 1):
+    for i, found in enumerate(normalise_shares(*contributions(z), everything), 1):
         check(found, f"add_out{i}_ours")
 
 
 def test_share_per_sample_is_the_published_addition_of_each_sample_alone(case):
     z, check = case
-    for i, found in enumerate(share(*contributions(z), each_sample), 1):
+    for i, found in enumerate(normalise_shares(*contributions(z), each_sample), 1):
         for sample in (0, 1):
             check(found[sample : sample + 1], f"add_single{sample}_out{i}_ours")
 
@@ -167,10 +167,10 @@ def test_a_traced_convolution_follows_z_box_on_three_channels_and_doubles_on_oth
     check(found, f"{name}_out")
 
 
-def test_copied_is_the_published_clone_except_that_nothing_is_lost_at_zero(case):
+def test_clone_is_the_published_one_except_that_nothing_is_lost_at_zero(case):
     z, check = case
     x, R = z["clone_x"], z["clone_R0"] + z["clone_R1"] + z["clone_R2"]
-    found = RelevanceRules(Phase()).copied(x, R)
+    found = RelevanceRules(Phase()).clone(x, R)
     zero = x == 0
     assert zero.sum() == 1
     assert torch.equal(found[zero], R[zero])

@@ -150,5 +150,5 @@ class Request:
             )
         explanation = assemble(run, replace(reading, scores=scores, others=others), method, self.options)
         if run.trace.ledger is not None:
-            run.trace.ledger.forget()
+            run.trace.ledger.clear()
         return explanation

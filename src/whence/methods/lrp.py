@@ -55,7 +55,7 @@ class PlainLRPRules(RelevanceRules):
         for part, weight in ((x.clamp(min=0), w.clamp(min=0)), (x.clamp(max=0), w.clamp(max=0))):
             z, back = pull(op.apply, part, weight)
             halves.append(part * back(safe_divide(R, z, self.eps)))
-        return (self.read_by_several(op, halves[0] + halves[1]),)
+        return (self.clone_shared_input(op, halves[0] + halves[1]),)
 
     def convolution(self, op: BackwardOp, R: Tensor) -> tuple[Tensor, ...]:
         """z^B for a picture of three channels, as a linear layer otherwise."""
@@ -64,9 +64,9 @@ class PlainLRPRules(RelevanceRules):
             return self.linear(op, R)
         return (z_box(op.apply, x, op.weight, R, eps=self.eps),)
 
-    def add_nothing(self, op: BackwardOp | PartialSum, R: Tensor) -> tuple[Tensor, ...]:
+    def add_zero_mask(self, op: BackwardOp | PartialSum, R: Tensor) -> tuple[Tensor, ...]:
         """:meth:`add_constant` with a constant of zeros."""
-        return (self.copied(op.inputs[0].detach(), R),)
+        return (self.clone(op.inputs[0].detach(), R),)
 
     def add(self, op: BackwardOp, R: Tensor) -> tuple[Tensor, ...]:
         """Each summand in proportion (eq. 1)."""

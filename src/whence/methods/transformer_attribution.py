@@ -36,7 +36,7 @@ from torch import Tensor
 from ..errors import MethodError
 from ..propagation.relevance_function import Phase
 from ..propagation.rulebook import Rulebook
-from ..propagation.rules.fused_attention import fused
+from ..propagation.rules.fused_attention import FusedAttentionRule
 from ..propagation.rules.linear import EPS
 from ..propagation.rules.relevance import RelevanceRules
 from ..readout.cross_stream_rollup import explained, from_layer, relate
@@ -69,7 +69,7 @@ def relevance_rulebook(rules: RelevanceRules) -> Rulebook:
     }
     unchanged = ("norm", "center", "normalise", "gated", "self-gate", "activation", "scale", "shift")
     book |= dict.fromkeys(unchanged, rules.identity)
-    book["attention"] = fused(rules)
+    book["attention"] = FusedAttentionRule(rules)
     return Rulebook(book, phase=rules.phase, fan_out=rules.fan_out)
 
 

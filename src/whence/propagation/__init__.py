@@ -1,1 +1,1 @@
-"""How relevance is propagated through one operation: rules, rulebooks, the ledger. It knows no model."""
+"""Propagation of relevance through one operation: rules, rulebooks, the ledger. It does not depend on any model."""

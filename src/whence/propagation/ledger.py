@@ -1,8 +1,8 @@
-"""The ledger: where relevance went. Sums at every block boundary, and what each operation kept for itself.
+"""The ledger: sums of relevance at every block boundary, and the relevance that each operation absorbed or created.
 
-Conservation (Ali et al. 2022) asks that the relevance entering an operation leave it again. It fails where biases
-and constants take a share, and where a function is differentiated that is not homogeneous. The ledger writes
-down each such loss (or gain) with its place, so that the books balance::
+Conservation (Ali et al. 2022) requires that the relevance entering an operation leaves it again. It fails where biases
+and constants absorb a share, and where a function is differentiated that is not homogeneous. The ledger records each
+such loss (or gain) with its place, so that all relevance is accounted for::
 
     sums[:, l + 1] = sums[:, l] + everything absorbed inside block l
 """
@@ -27,14 +27,14 @@ from .relevance_function import BackwardOp
 
 #: products of two tensors
 PRODUCTS = {"matmul", "mix"}
-#: operations that meet no infinities: those of masks end at a softmax, or at a sigmoid or an exponential; under a zero
-#: gradient they count as nothing
+#: operations whose operands are finite: the infinities of masks end at a softmax, a sigmoid or an exponential; under a
+#: zero gradient an infinity counts as 0
 FINITE = {"linear", "convolution", "norm", "gated", "attention", "matmul", "mix"}
-#: what may join constants to what depends on the input
+#: operations that may join constants with tensors that depend on the input
 JOINING = {"cat", "stack", "where"}
-#: functions of one tensor that are one step of a backward, which can be looked at from both sides
+#: functions of one tensor that are one step of the autograd graph, whose hooks get both gradients
 SINGLE = {"layer_norm", "gelu", "silu", "relu", "tanh", "sigmoid"}
-#: what a stabiliser took where a tensor is read several times
+#: the kind of an entry that a stabiliser absorbed where a tensor is read several times
 STABILISER = "stabiliser"
 
 
@@ -48,12 +48,12 @@ class Entry:
     amount: Tensor
 
     def add(self, amount: Tensor) -> None:
-        """Add what another side of the same operation absorbed."""
+        """Add what the same operation absorbed at another of its tensors."""
         self.amount = self.amount + amount
 
 
 class Ledger:
-    """Relevance at every layer, and what was absorbed or created on the way, per sample.
+    """Relevance at every layer, and what was absorbed or created in between, per sample.
 
     Attributes:
         total: ``[batch]``, relevance at the target.
@@ -82,12 +82,12 @@ class Ledger:
         self._marks = list(marks)
         self._by_operation: dict[tuple[int, str], Entry] = {}
 
-    # -- written during the backward --------------------------------------------------------------------------
+    # -- written during the backward pass ---------------------------------------------------------------------
 
     def watch(self, call: Call, rule: Rule | None) -> Callable[[Tensor], None] | None:
-        """For a gradient-form method: prepare to measure what an operation absorbs.
+        """Prepare to measure what an operation absorbs, for a method in gradient form.
 
-        Returns a function to call with the operation's output, or ``None`` if nothing can be lost there.
+        Returns a function to call with the operation's output, or ``None`` if nothing can be absorbed there.
         """
         if rule is None and call.kind == "structural" and call.name not in JOINING:
             return None
@@ -97,96 +97,109 @@ class Ledger:
             return None
         single = call.name in SINGLE and not call.inplace and len(call.traced) == 1
         if single and not exact and rule is None and call.argument(0, "input") is call.traced[0]:
-            return functools.partial(self._across, call, constant)
+            return functools.partial(self._record_step, call, constant)
         if exact:
-            return functools.partial(self._take_constant, call, constant, True)
-        short = None if rule is not None or constant is not None else _enough(call)
+            return functools.partial(self._record_constant, call, constant, True)
+        short = None if rule is not None or constant is not None else _sufficient_operand(call)
         chosen = [(t, 1.0) for t in call.traced] if short is None else [short]
         watched = [(attach(t.view_as(t), node_of(t)), times) for t, times in chosen]
         aliases = {id(t): alias for (t, _), (alias, _) in zip(chosen, watched, strict=True)}
         call.replace([aliases.get(id(t), t) for t in call.traced])
-        return functools.partial(self._take, call, constant, watched, short is None)
+        return functools.partial(self._record_operands, call, constant, watched, short is None)
 
-    def _take_constant(self, call: Call, constant: Tensor | None, exact: bool, out: Tensor) -> None:
-        """Measure what a constant absorbs; of an operation that is not exact, it is no part of its own loss."""
+    def _record_constant(self, call: Call, constant: Tensor | None, exact: bool, out: Tensor) -> None:
+        """Measure what a constant absorbs, and subtract it from the loss of an operation that is not exact."""
         if constant is None or not out.requires_grad:
             return
         kind = "constant" if call.kind.startswith(("shift", "structural")) else "bias"
         signs = {kind: 1.0} if exact else {kind: 1.0, call.kind: -1.0}
         self._measure(out, lambda: constant, signs, node_of(out), _name(call))
 
-    def _take(
+    def _record_operands(
         self, call: Call, constant: Tensor | None, watched: list[tuple[Tensor, float]], whole: bool, out: Tensor
     ) -> None:
         """Measure what an operation absorbs: the relevance of its output less that of its inputs.
 
         Args:
             call: the operation.
-            constant: what it adds that does not depend on the input.
+            constant: the constant that it adds.
             watched: its inputs, with the factor by which each counts.
-            whole: whether the output counts; not where the inputs alone tell.
+            whole: whether the output counts; not where the inputs alone suffice.
             out: its output.
         """
-        self._take_constant(call, constant, False, out)
+        self._record_constant(call, constant, False, out)
         if not out.requires_grad:
             return
-        node, name = node_of(out), _name(call)
+        node = node_of(out)
+        name = _name(call)
         if whole:
-            node.kept = True  # what is measured is the value that it has now
+            node.kept = True  # the measurement needs its present value
             self._measure(out, self._hold(out.detach()), {call.kind: 1.0}, node, name)
         for alias, times in watched:
             node_of(alias).kept = True
             self._measure(alias, self._hold(alias.detach()), {call.kind: -times}, node, name)
 
     def bias(self, call: Call) -> Callable[[Tensor], None] | None:
-        """Of a linear layer with a bias: what to call with the gradient of its output, to enter what the bias takes."""
+        """Return a function that records what the bias of a linear layer absorbs, or ``None`` without a bias.
+
+        The function is called with the gradient of the layer's output.
+        """
         bias = call.argument(2, "bias")
         if bias is None:
             return None
-        name, made = _name(call), list[Node]()
-        call.placed = made.append
+        name = _name(call)
+        placed = list[Node]()
+        call.placed = placed.append
 
-        def took(gradient: Tensor) -> None:
-            self.absorb(made[0].seq, "bias", name, _inner(gradient, bias, made[0].axes, self.batch))
+        def record_bias(gradient: Tensor) -> None:
+            node = placed[0]
+            self.absorb(node.seq, "bias", name, _inner(gradient, bias, node.axes, self.batch))
 
-        return took
+        return record_bias
 
-    def _across(self, call: Call, constant: Tensor | None, out: Tensor) -> None:
-        """Measure a single step of the backward: what arrived, less what left and what a constant took.
+    def _record_step(self, call: Call, constant: Tensor | None, out: Tensor) -> None:
+        """Measure a single step of the backward pass: what arrived, less what left and what a constant absorbed.
 
-        Its value is made again then: it is cheap, and autograd keeps what it was made of, not what it made.
+        The output is recomputed then: it is cheap, and autograd stores the step's input, not its output.
         """
-        node, name, axes = node_of(out), _name(call), node_of(call.traced[0]).axes
-        node_of(call.traced[0]).kept = True  # what is measured is the value that it has now
+        node = node_of(out)
+        name = _name(call)
+        axes = node_of(call.traced[0]).axes
+        node_of(call.traced[0]).kept = True  # the measurement needs its present value
         given = self._hold(call.traced[0].detach())
-        func, rest = call.func, (call.args[1:], {k: v for k, v in call.kwargs.items() if k != "input"})
+        func = call.func
+        args = call.args[1:]
+        kwargs = {k: v for k, v in call.kwargs.items() if k != "input"}
 
         def hook(left: tuple[Tensor, ...], arrived: tuple[Tensor | None, ...]) -> None:
-            gradient, finite = arrived[0], node.kind in FINITE
+            gradient = arrived[0]
+            finite = node.kind in FINITE
             if gradient is None:
                 return
             x = given()
-            value = func(x, *rest[0], **rest[1])
+            value = func(x, *args, **kwargs)
             amount = self._inner(gradient, value, node.axes, finite) - self._inner(left[0], x, axes, finite)
             if constant is not None:
-                taken = self._inner(gradient, constant, node.axes, finite)
-                self.absorb(node.seq, "bias", name, taken)
-                amount = amount - taken
+                absorbed = self._inner(gradient, constant, node.axes, finite)
+                self.absorb(node.seq, "bias", name, absorbed)
+                amount = amount - absorbed
             self.absorb(node.seq, node.kind, name, amount)
 
         step: Any = out.grad_fn
         step.register_hook(hook)
 
     def _inner(self, gradient: Tensor, factor: Tensor, axes: Axes, finite: bool) -> Tensor:
-        """Per-sample inner product ``[batch]``; an infinity under a zero gradient counts as nothing."""
-        met = factor if finite else torch.where(gradient == 0, 0.0, factor.to(gradient.dtype))
-        return _inner(gradient, met, axes, self.batch)
+        """Return the per-sample inner product ``[batch]``; an infinity under a zero gradient counts as 0."""
+        if not finite:
+            factor = torch.where(gradient == 0, 0.0, factor.to(gradient.dtype))
+        return _inner(gradient, factor, axes, self.batch)
 
     def _measure(
         self, tensor: Tensor, held: Callable[[], Tensor], kinds: dict[str, float], node: Node, name: str
     ) -> None:
-        """Enter ``sum held x gradient`` under each kind, with its sign, when the gradient of ``tensor`` is known."""
-        axes, finite = node_of(tensor).axes, node.kind in FINITE
+        """Record ``sum held x gradient`` under each kind, with its sign, when the gradient of ``tensor`` is known."""
+        axes = node_of(tensor).axes
+        finite = node.kind in FINITE
 
         def hook(gradient: Tensor) -> None:
             amount = self._inner(gradient, held(), axes, finite)
@@ -199,7 +212,7 @@ class Ledger:
             tensor.register_hook(hook)
 
     def operation(self, op: BackwardOp, incoming: Tensor, outgoing: tuple[Tensor, ...]) -> None:
-        """For a relevance-form method: enter what an operation did not pass on."""
+        """Record what an operation absorbed, for a method in relevance form."""
         if outgoing[0] is incoming:
             return
         left = per_sample(precise(incoming), op.node.axes, self.batch)
@@ -208,12 +221,12 @@ class Ledger:
         self.absorb(op.node.seq, op.kind, op.name, left)
 
     def stabilised(self, node: Node, incoming: Tensor, outgoing: Tensor) -> None:
-        """For a relevance-form method: enter what a stabiliser took where a tensor is read several times."""
+        """Record what a stabiliser absorbed where a tensor is read several times, for a method in relevance form."""
         left = per_sample(incoming, node.axes, self.batch) - per_sample(outgoing, node.axes, self.batch)
-        self.absorb(node.seq + 1, STABILISER, "copy", left.detach())  # by those that read it, not by what made it
+        self.absorb(node.seq + 1, STABILISER, "copy", left.detach())  # absorbed by the operations that read it
 
     def absorb(self, seq: int, kind: str, name: str, amount: Tensor) -> None:
-        """One entry per operation: its output's side and its inputs' sides add up."""
+        """Add to the entry of an operation: there is one per operation and kind, for its output and all its inputs."""
         entry = self._by_operation.get((seq, kind))
         if entry is None:
             entry = self._by_operation[seq, kind] = Entry(seq, kind, name, amount)
@@ -221,14 +234,15 @@ class Ledger:
         else:
             entry.add(amount)
 
-    def enter(self, entries: list[Entry]) -> None:
-        """Take what was measured for another target's sake, at the same time."""
+    def add_entries(self, entries: list[Entry]) -> None:
+        """Add entries that were measured in the same backward pass for another target."""
         for entry in entries:
             self.absorb(entry.seq, entry.kind, entry.name, entry.amount)
 
-    def forget(self) -> None:
-        """Start anew."""
-        self.entries, self._by_operation = [], {}
+    def clear(self) -> None:
+        """Remove all entries."""
+        self.entries = []
+        self._by_operation = {}
 
     # -- read afterwards ---------------------------------------------------------------------------------------
 
@@ -241,8 +255,8 @@ class Ledger:
             total: relevance at the target.
             sums: relevance at each boundary.
             marks: the boundaries, in the order of operations.
-            before: operations before the place where the backward ended: none of its business.
-            ends: those of them that made what it ended at: whoever reads that stands behind it.
+            before: operations before the place where the backward pass ended, whose entries are dropped.
+            ends: those of them that made the tensors where it ended; the stabiliser of their readers is kept.
         """
         inner = before.difference(ends)
         self.entries = [
@@ -254,7 +268,7 @@ class Ledger:
         self.entries.sort(key=lambda entry: entry.seq)
 
     def stage(self, entry: Entry) -> int:
-        """0: before the first block; ``l + 1``: inside block ``l``; one past the last block: the head."""
+        """Return 0 before the first block, ``l + 1`` inside block ``l``, one past the last block in the head."""
         return bisect_left(self._marks, entry.seq)
 
     @property
@@ -270,7 +284,7 @@ class Ledger:
 
     @property
     def imbalance(self) -> Tensor:
-        """``[batch, blocks + 1]``: how far the books of each block, and of the head, fail to balance."""
+        """``[batch, blocks + 1]``: the conservation error of each block, and of the head, after all entries."""
         absorbed = sum(
             self.absorbed.values(), start=torch.zeros(self.batch.size, len(self._marks) + 1, dtype=self.sums.dtype)
         )
@@ -278,12 +292,12 @@ class Ledger:
         return above - self.sums - absorbed[:, 1:]
 
     def largest(self, k: int = 5, sample: int = 0) -> list[tuple[str, str, int, float]]:
-        """The largest losses and gains of a sample: kind, name, stage and amount."""
+        """Return the largest losses and gains of a sample: kind, name, stage and amount."""
         ranked = sorted(self.entries, key=lambda entry: -abs(float(entry.amount[sample])))
         return [(x.kind, x.name, self.stage(x), float(x.amount[sample])) for x in ranked[:k]]
 
     def select(self, samples: list[int]) -> Ledger:
-        """The ledger of some samples."""
+        """Return the ledger of some samples."""
         return Ledger(
             Axis(len(samples)),
             total=self.total[samples],
@@ -293,13 +307,13 @@ class Ledger:
         )
 
     def record(self) -> dict[str, Any]:
-        """What is kept of it in a file."""
+        """Return the ledger as a dictionary to be saved in a file."""
         entries = [{"seq": x.seq, "kind": x.kind, "name": x.name, "amount": x.amount} for x in self.entries]
         return {"total": self.total, "sums": self.sums, "marks": self._marks, "entries": entries}
 
     @staticmethod
     def of(record: Mapping[str, Any]) -> Ledger:
-        """The ledger of which a record was kept."""
+        """Return the ledger of a dictionary made by :meth:`record`."""
         return Ledger(
             Axis(len(record["total"])),
             total=record["total"],
@@ -322,7 +336,7 @@ class Ledger:
 
     @staticmethod
     def join(ledgers: list[Ledger]) -> Ledger:
-        """The ledger of a batch that was explained one by one; an operation that a sample did not meet took nothing."""
+        """Return the ledger of a batch that was explained one by one; operations that a sample did not run absorb 0."""
         total = torch.cat([x.total for x in ledgers])
         marks = ledgers[0]._marks
         ends = [*marks, 1 + max(marks, default=0)]  # a place inside each stage
@@ -355,7 +369,7 @@ class Ledger:
 
 
 def constant_of(call: Call) -> Tensor | None:
-    """The constant that an otherwise linear operation adds to its output, shaped to be added to it."""
+    """Return the constant that an otherwise linear operation adds to its output, shaped to be added to it."""
     if call.name == "batch_norm" and call.args and not call.argument(5, "training", False):
         return torch.as_tensor(call.func(torch.zeros_like(call.args[0]), *call.args[1:], **call.kwargs))
     if call.kind in ("linear", "convolution", "norm"):
@@ -371,19 +385,19 @@ def constant_of(call: Call) -> Tensor | None:
         return torch.mul(value.detach(), scale)
     if call.name in JOINING and any(
         t.is_floating_point() and t.numel() and not t.requires_grad for t in call.tensors
-    ):  # tokens of the model's own beside those of the input
+    ):  # learned tokens beside those of the input
         traced = {id(t) for t in call.traced}
         args, kwargs = map_tensors((call.args, call.kwargs), lambda t: torch.zeros_like(t) if id(t) in traced else t)
         return torch.as_tensor(call.func(*args, **kwargs))
     return None
 
 
-def _enough(call: Call) -> tuple[Tensor, float] | None:
-    """Of a product, the operand that tells all, and how often what is measured there was created.
+def _sufficient_operand(call: Call) -> tuple[Tensor, float] | None:
+    """Return the operand of a product at which all that it creates can be measured, and how often it counts.
 
-    Gradient x value sums to the same over each operand and the output: what a product of two creates is that sum once
-    more, measured where it is smallest. Attention is linear in its values, whose sum is that of its output; what its
-    queries and keys get, the same for both, is left.
+    Gradient x value sums to the same over each operand and the output: a product of two creates that sum once more,
+    measured at the smallest operand. Attention is linear in its values, whose sum is that of its output; what it
+    creates is the relevance of its queries and keys, the same for both.
     """
     if call.kind == "attention":
         query, key, value = (call.argument(i, name) for i, name in enumerate(("query", "key", "value")))
@@ -393,9 +407,9 @@ def _enough(call: Call) -> tuple[Tensor, float] | None:
 
 
 def _with_gradient_of_output(made: Tensor, hook: Callable[[Tensor], None]) -> None:
-    """Call a function with the gradient of what an operation made, also if the model overwrites that later.
+    """Call a function with the gradient of an operation's output, even if the model overwrites that later.
 
-    A hook on a view (linear layers return a view of what they compute) would be lost then; one on the layer is not.
+    Overwriting discards a hook on a view (linear layers return a view of what they compute), but not one on the layer.
     """
     base, shape = made._base, made.shape
     if base is None or base.grad_fn is None or base.numel() != made.numel():
@@ -410,7 +424,7 @@ def _with_gradient_of_output(made: Tensor, hook: Callable[[Tensor], None]) -> No
 
 
 def _inner(gradient: Tensor, factor: Tensor, axes: Axes, batch: Axis) -> Tensor:
-    """Per-sample inner product ``[batch]``."""
+    """Return the per-sample inner product ``[batch]``."""
     gradient = precise(gradient)
     factor = factor if factor.dtype == gradient.dtype else factor.to(gradient.dtype)
     if factor.dim() == 1 and factor.shape[0] == gradient.shape[-1] and gradient.dim() > 1:

@@ -1,7 +1,7 @@
-"""An operation whose backward carries either the gradient or relevance.
+"""The autograd function whose backward pass carries either the gradient or relevance.
 
-The same graph is run backwards twice: once with true gradients and once with relevance, which a rule hands
-from an operation's output to its inputs.
+The same graph is traversed by two backward passes: one with true gradients and one with relevance, which a rule
+propagates from an operation's output to its inputs.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from ..tracing.sparse_rows import SparseRows, alias, among
 
 
 class LossRecorder(Protocol):
-    """Where losses of relevance are entered (the ledger)."""
+    """A recorder of relevance that operations absorb or create (the ledger)."""
 
     def operation(self, op: BackwardOp, incoming: Tensor, outgoing: tuple[Tensor, ...]) -> None:
-        """Enter what an operation did not pass on."""
+        """Record the relevance that an operation absorbed."""
         ...
 
     def stabilised(self, node: Node, incoming: Tensor, outgoing: Tensor) -> None:
-        """Enter what a stabiliser took where a tensor is read several times."""
+        """Record the relevance that a stabiliser absorbed where a tensor is read several times."""
         ...
 
 
 class Phase:
-    """What the backward carries now, shared by all operations of one trace.
+    """What the current backward pass carries, shared by all operations of one trace.
 
     Attributes:
-        relevance: relevance rather than the gradient.
-        keep: whether another backward will follow.
+        relevance: whether it carries relevance rather than the gradient.
+        keep: whether another backward pass will follow.
         masked: whether the user gave the model a padding mask.
-        ledger: where losses are entered.
-        sparse_rows: what the linear layers leave out.
+        ledger: the recorder of absorbed and created relevance.
+        sparse_rows: the rows that linear layers leave out.
     """
 
     def __init__(self) -> None:
@@ -55,15 +55,15 @@ LinearParts = tuple[Tensor | None, Tensor | None, Callable[..., Tensor] | None]
 
 
 class BackwardOp:
-    """One operation at the time of the backward: its inputs, its output, its vector-Jacobian product.
+    """One operation during the backward pass: its inputs, its output, its vector-Jacobian product.
 
     Attributes:
         call: the operation (its constants; the traced tensors are in ``inputs``).
         inputs: the traced inputs, detached from the outer graph.
         output: the output.
-        nodes: what the trace knows of each input.
+        nodes: the node of each input.
         weight, bias, apply: for a linear operation, its constants and the bilinear map (input, weight) -> output.
-        sparse_rows: what linear layers leave out.
+        sparse_rows: the rows that linear layers leave out.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class BackwardOp:
         self.kind = call.kind
         self.name = call.name
         self.nodes = [node_of(t) for t in call.traced]
-        self.node = self.nodes[0]  # of the output, once the trace has made it
+        self.node = self.nodes[0]  # replaced by the node of the output once the trace has created it
         self.weight, self.bias, self.apply = parts
         self.sparse_rows = sparse_rows
         constants = [t for t in call.tensors if not t.requires_grad] if self.kind == "shift-by-constant" else []
@@ -84,7 +84,7 @@ class BackwardOp:
         self._versions = [x._version for x in inputs]
 
     def vjp(self, cotangent: Tensor) -> tuple[Tensor, ...]:
-        """The vector-Jacobian product of the operation itself."""
+        """Return the vector-Jacobian product of the operation itself."""
         weight = self.weight
         if weight is not None and self.by_rows:
             return (among(self.sparse_rows.alive(cotangent), lambda rows: torch.matmul(rows, weight), cotangent),)
@@ -94,20 +94,20 @@ class BackwardOp:
 
     @property
     def by_rows(self) -> bool:
-        """Whether it is a linear layer, which treats every row by itself."""
+        """Whether it is a linear layer, which processes every row independently."""
         return self.apply is torch.nn.functional.linear
 
     def sums(self, tensor: Tensor) -> Tensor:
-        """Per-sample sums of a tensor shaped like the output, shaped to multiply it."""
+        """Return the per-sample sums of a tensor shaped like the output, shaped to multiply it."""
         axes = self.node.axes
         return spread(per_sample(tensor, axes, self.batch), axes, self.batch)
 
     def place(self, node: Node) -> None:
-        """Take the node of the output."""
+        """Set the node of the output."""
         self.node = node
 
     def check(self) -> None:
-        """Refuse to go on with inputs that were overwritten after they were used."""
+        """Raise an error if an input was overwritten after it was used."""
         if any(
             x._version != old and not n.moved for x, n, old in zip(self.inputs, self.nodes, self._versions, strict=True)
         ):
@@ -118,12 +118,13 @@ class BackwardOp:
 
 
 def linear_parts(call: Call) -> LinearParts:
-    """Weight, bias and the map (input, weight, bias) -> output of a linear operation."""
+    """Return weight, bias and the map (input, weight, bias) -> output of a linear operation."""
     if call.kind not in ("linear", "convolution") or len(call.traced) != 1:
         return None, None, None
     if call.name not in ops.PRODUCTS and call.argument(ops.WEIGHING.get(call.name, 0), "input") is not call.traced[0]:
-        return None, None, None  # the weight depends on the input, not what it multiplies
-    func, name = call.func, call.name
+        return None, None, None  # the weight depends on the input, the tensor that it multiplies does not
+    func = call.func
+    name = call.name
     if name == "addmm":
         return call.args[2], call.args[0], lambda a, w, b=None: torch.mm(a, w) if b is None else torch.addmm(b, a, w)
     if name == "linear":
@@ -145,7 +146,7 @@ def linear_parts(call: Call) -> LinearParts:
 
 
 def is_plain_sum(call: Call) -> bool:
-    """Whether it is ``a + b`` of two tensors of one shape and type."""
+    """Return whether the operation is ``a + b`` of two tensors of the same shape and type."""
     if call.name != "add" or len(call.traced) != 2 or len(call.tensors) != 2 or "alpha" in call.kwargs:
         return False
     a, b = call.tensors
@@ -156,27 +157,29 @@ RelevanceRule = Callable[[BackwardOp, Tensor], tuple[Tensor, ...]]
 
 
 class Propagate(torch.autograd.Function):
-    """Runs an operation; its backward is the gradient or the rule, as the phase says."""
+    """An operation whose backward pass is the gradient or the rule, depending on the phase."""
 
     @staticmethod
     def forward(ctx: Any, call: Call, rule: RelevanceRule, phase: Phase, *inputs: Tensor) -> Tensor:
-        """The operation's value; its small graph is kept for the backward."""
+        """Run the operation; its small graph is kept for the backward pass."""
         parts = linear_parts(call)
         own = [x.detach() for x in inputs]
-        if parts[2] is torch.nn.functional.linear:  # it needs no graph of its own, nor does a sum
+        if parts[2] is torch.nn.functional.linear:  # neither a linear layer nor a sum needs a graph of its own
             output = torch.nn.functional.linear(own[0], *parts[:2])
         elif is_plain_sum(call):
             output = torch.add(*own)
         else:
             with torch.enable_grad():
                 output = call.run(*(x.requires_grad_() for x in own))
-        ctx.local, ctx.rule, ctx.phase = BackwardOp(call, own, output, parts, phase.sparse_rows), rule, phase
+        ctx.local = BackwardOp(call, own, output, parts, phase.sparse_rows)
+        ctx.rule = rule
+        ctx.phase = phase
         call.placed = ctx.local.place
         return alias(output)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        """Gradient or relevance of each input."""
+        """Return the gradient or the relevance of each input."""
         local: BackwardOp = ctx.local
         local.check()
         if not ctx.phase.relevance:
@@ -190,17 +193,18 @@ class Propagate(torch.autograd.Function):
 
 
 class Bypass(torch.autograd.Function):
-    """Gradients pass through an operation, relevance past it: to its main input, unchanged."""
+    """An operation that gradients pass through and relevance bypasses: to its main input, unchanged."""
 
     @staticmethod
     def forward(ctx: Any, phase: Phase, main: Tensor, output: Tensor) -> Tensor:
-        """The output as it is."""
-        ctx.phase, ctx.shape = phase, main.shape
+        """Return the output as it is."""
+        ctx.phase = phase
+        ctx.shape = main.shape
         return alias(output)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        """To the main input (relevance), or into the operation (gradients)."""
+        """Pass relevance to the main input, gradients into the operation."""
         if ctx.phase.relevance:
             return None, grads[0].sum_to_size(ctx.shape), None
         return None, None, grads[0]

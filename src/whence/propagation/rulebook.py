@@ -1,4 +1,4 @@
-"""Which rule each kind of operation follows."""
+"""The rulebook of a method: kind of operation -> propagation rule."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from .relevance_function import Phase
 
 @dataclass
 class Rulebook:
-    """Which rule each kind of operation follows.
+    """The propagation rule of each kind of operation, and what a method needs from the trace.
 
     Attributes:
-        rules: kind of operation -> rule; a kind without one keeps its plain derivative.
+        rules: kind of operation -> rule; a kind without a rule keeps its plain derivative.
         maps: whether attention probabilities are needed as tensors.
-        phase: for rules that carry relevance, what the backward carries now.
+        phase: for rules that propagate relevance, what the current backward pass carries.
         fan_out: called with each tensor that several operations read.
         books: whether a ledger is kept.
-        head: whether the head will be run again, on other values.
-        inside: whether what each block did is asked for: attention is then written out.
+        head: whether the output head will be rerun on other values.
+        inside: whether relevance inside each block is requested: attention is then decomposed into primitive
+            operations.
     """
 
     rules: Mapping[str, Rule] = field(default_factory=dict)

@@ -1,8 +1,9 @@
-"""``|w|`` of weights, kept from one explanation to the next while the weights live.
+"""A cache of ``|w|`` for model weights, shared by all explanations while the weights are alive.
 
-Relevance through a linear layer needs the weight_abs of its weights. Making them anew costs as much as a good part of
-a forward on a single sample, so they are kept: a second copy of the linear layers' weights, up to a bound of 1 GiB
-over all models; weights beyond it are made anew each time. A weight that was changed since is made anew too.
+Propagating relevance through a linear layer needs the absolute values of its weights. Recomputing them costs a
+considerable part of a forward pass on a single sample, so they are cached: a second copy of the linear layers' weights,
+up to a bound of 1 GiB over all models. Weights beyond the bound are recomputed each time, and so is a weight that was
+changed since.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ BOUND = 2**30
 
 
 class WeightAbsCache:
-    """A store of weight_abs, by parameter.
+    """A cache of absolute weights, by parameter.
 
     Example:
         >>> WeightAbsCache().of(torch.nn.Parameter(torch.tensor([-1.0]))).item()
@@ -24,33 +25,33 @@ class WeightAbsCache:
 
     def __init__(self, bound: int = BOUND) -> None:
         self.bound = bound
-        self._kept: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        self._entries: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
     def of(self, parameter: Tensor) -> Tensor | None:
-        """``|parameter|``; ``None`` where there is no room to keep it."""
+        """Return ``|parameter|``, or ``None`` where it does not fit into the cache."""
         if parameter.is_inference():
             return None
         state = (parameter._version, parameter.data_ptr(), parameter.dtype, parameter.device)
-        found = self._kept.get(parameter)
+        found = self._entries.get(parameter)
         if found is not None and found[0] == state:
             magnitude: Tensor = found[1]
             return magnitude
-        self._kept.pop(parameter, None)
+        self._entries.pop(parameter, None)
         if self.size + parameter.numel() * parameter.element_size() > self.bound:
             return None
         magnitude = torch.abs(parameter.detach())
-        self._kept[parameter] = (state, magnitude)
+        self._entries[parameter] = (state, magnitude)
         return magnitude
 
     @property
     def size(self) -> int:
-        """Bytes kept."""
-        return sum(m.numel() * m.element_size() for _, m in self._kept.values())
+        """The size of the cache in bytes."""
+        return sum(m.numel() * m.element_size() for _, m in self._entries.values())
 
     def clear(self) -> None:
-        """Free everything."""
-        self._kept.clear()
+        """Empty the cache."""
+        self._entries.clear()
 
 
-#: The store that explanations share.
+#: The cache that all explanations share.
 weight_abs = WeightAbsCache()

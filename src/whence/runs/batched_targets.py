@@ -40,7 +40,7 @@ def read_at_once(run: Run, read: Read) -> Sequence[Tensor]:
     for b, passed in zip(run.passages(), brought.passed, strict=True):
         b.relevance = passed
     if run.ledger is not None:
-        run.ledger.enter(brought.entries)
+        run.ledger.add_entries(brought.entries)
     return brought.found
 
 
@@ -100,4 +100,4 @@ def _at_once(run: Run, runs: Sequence[Run], one: Callable[[Tensor], tuple[Tensor
         for b in run.passages():
             b.relevance = None
         if run.ledger is not None:
-            run.ledger.forget()
+            run.ledger.clear()

@@ -337,7 +337,7 @@ class Run:
     def forget(self) -> None:
         """Leave out of the books what was sent back to learn about the model, not to explain it."""
         if self.ledger is not None:
-            self.ledger.forget()
+            self.ledger.clear()
 
     # -- tokens ----------------------------------------------------------------------------------------------
 

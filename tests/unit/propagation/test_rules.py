@@ -25,7 +25,7 @@ from whence.propagation.rules.linear import (
     z_box,
     z_plus,
 )
-from whence.propagation.rules.relevance import RelevanceRules, share
+from whence.propagation.rules.relevance import RelevanceRules, normalise_shares
 from whence.tracing.sparse_rows import among, few
 from whence.tracing.tracer import Trace
 
@@ -95,7 +95,7 @@ def test_the_shares_of_a_residual_addition_conserve_and_lie_between_nothing_and_
     s = R / (a + b)
     sums = lambda t: t.sum(1, keepdim=True)  # noqa: E731  # per sample
     total = R.sum(1)
-    one, two = (t.sum(1) for t in share([a * s, b * s], R, sums, eps=0.0))
+    one, two = (t.sum(1) for t in normalise_shares([a * s, b * s], R, sums, eps=0.0))
     assert torch.allclose(one + two, total, rtol=1e-6, atol=1e-9)
     for part in (one, two):
         assert (part * total.sign() >= -1e-9).all()
@@ -244,7 +244,7 @@ def test_a_constant_that_is_added_keeps_its_share(seed):
     """A mask, positions: as a summand of a residual addition, per sample, and what it gets goes no further."""
     x, constant, R = (signed(2, 3, 5, seed=10 * seed + i) for i in range(3))
     s = safe_divide(R, x + constant, EPS)
-    expected = share([x * s, constant * s], R, each_sample)[0]
+    expected = normalise_shares([x * s, constant * s], R, each_sample)[0]
     assert torch.allclose(relevance(lambda x: x + constant, x, R), expected, rtol=1e-6)
 
 
@@ -258,6 +258,6 @@ def test_a_summand_that_is_broadcast_gets_the_share_of_all_its_copies(seed):
     x, R = signed(1, 3, 5, seed=10 * seed), signed(1, 3, 5, seed=10 * seed + 1)
     first = x[0, 0]
     s = safe_divide(R, x + first, EPS)
-    whole, once = share([x * s, (first * s.sum((0, 1)))[None, None]], R, each_sample)
+    whole, once = normalise_shares([x * s, (first * s.sum((0, 1)))[None, None]], R, each_sample)
     whole[0, 0] += once[0, 0]
     assert torch.allclose(relevance(lambda x: x + x[0, 0], x, R), whole, rtol=1e-6)

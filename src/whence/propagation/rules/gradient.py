@@ -1,6 +1,6 @@
-"""Substitutions: operations with the same value and the derivative that a method asks for.
+"""Substitutions: operations with the same value and the derivative that a method prescribes.
 
-Relevance is then gradient x input, one ordinary backward. Notation as in the papers: ``sg()`` is stop-gradient.
+Relevance is then gradient x input, one ordinary backward pass. Notation as in the papers: ``sg()`` is stop-gradient.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def conserves(rule: Callable[[Call], Any]) -> Callable[[Call], Any]:
 
 @conserves
 def detach_heads(call: Call) -> Any:
-    """Attention heads (Ali et al. 2022, sec. 3.1): ``y_j = sum_i x_i sg(p_ij)``. Only the values get relevance.
+    """Apply the attention-head rule ``y_j = sum_i x_i sg(p_ij)`` (Ali et al. 2022, sec. 3.1): values get all relevance.
 
-    A fused kernel stays fused: with ``sg(q)`` and ``sg(k)`` it *is* this rule, in memory linear in the sequence. So is
-    ``sg(mask)``: a bias may depend on the input, too.
+    A fused kernel stays fused: with ``sg(q)`` and ``sg(k)`` it *is* this rule, in memory linear in the sequence. The
+    mask is detached too, ``sg(mask)``: an additive mask may depend on the input.
     """
     if call.kind == "attention":
         value = call.argument(2, "value")
@@ -46,7 +46,7 @@ def detach_heads(call: Call) -> Any:
 
 
 def expose_heads(call: Call) -> Any:
-    """:func:`detach_heads` for attention written out: the probabilities are constants whose gradient can be read."""
+    """Apply :func:`detach_heads` to unfused attention: the probabilities are constants whose gradient can be read."""
     softmax = {id(t) for t, n in zip(call.tensors, call.nodes, strict=True) if n is not None and n.softmax is not None}
     operands = [t.detach().requires_grad_() if id(t) in softmax else t for t in call.traced]
     call.exposed = next((new for old, new in zip(call.traced, operands, strict=True) if new is not old), None)
@@ -55,11 +55,11 @@ def expose_heads(call: Call) -> Any:
 
 
 def halve_heads(call: Call) -> Any:
-    """:func:`detach_heads`, the values with half of their relevance: the half of the probabilities is dropped.
+    """Apply :func:`detach_heads` with half of the values' relevance: the half of the probabilities is dropped.
 
-    So does the published vision code of PA-LRP (Bakish et al. 2025).
+    As in the published vision code of PA-LRP (Bakish et al. 2025).
     """
-    return _Scaled.apply((0.5,), detach_heads(call))[0]
+    return _ScaleGradient.apply((0.5,), detach_heads(call))[0]
 
 
 class _ConstantDeviation(torch.autograd.Function):
@@ -76,7 +76,8 @@ class _ConstantDeviation(torch.autograd.Function):
             eps = torch.finfo(x.dtype).eps if eps is None else eps
             rstd = torch.rsqrt(x.square().mean(dims, keepdim=True) + eps)
         ctx.save_for_backward(rstd.to(x.dtype), weight)
-        ctx.dims, ctx.center = dims, center and call.name == "layer_norm"
+        ctx.dims = dims
+        ctx.center = center and call.name == "layer_norm"
         return output
 
     @staticmethod
@@ -99,9 +100,9 @@ def _norm_arguments(call: Call) -> tuple[list[int], Tensor | None, Tensor | None
 
 @conserves
 def detach_deviation(call: Call) -> Any:
-    """LayerNorm (Ali et al. 2022, sec. 3.2): ``y = (x - E[x]) / sg(sqrt(eps + Var[x]))``, the mean attached.
+    """Apply the LayerNorm rule ``y = (x - E[x]) / sg(sqrt(eps + Var[x]))``, mean attached (Ali et al. 2022, sec. 3.2).
 
-    Also RMSNorm, and a normalisation written out: where a tensor is multiplied or divided by a statistic of
+    Also RMSNorm, and a normalisation in primitive operations: where a tensor is multiplied or divided by a statistic of
     itself, the statistic is a constant.
     """
     if call.kind == "norm":
@@ -110,14 +111,14 @@ def detach_deviation(call: Call) -> Any:
 
 
 def detach_mean_and_deviation(call: Call) -> Any:
-    """As :func:`detach_deviation`, the mean a constant too (the default of Ali et al.'s class; not conservative)."""
+    """Apply :func:`detach_deviation` with a constant mean (the default of Ali et al.'s class; not conservative)."""
     if call.kind == "norm":
         return _ConstantDeviation.apply(call, False, call.traced[0])
     return call.run(*_without_statistics(call))
 
 
 def _without_statistics(call: Call) -> list[Tensor]:
-    """The operands with the normalising one detached: the statistic, or else the denominator."""
+    """Return the operands with the normalising one detached: the statistic, or else the denominator."""
     last = call.tensors[-1]
     marked = {id(t) for t in call.traced if node_of(t).statistic and t.shape != _widest(call.traced)}
     marked = marked or {id(last)}
@@ -147,7 +148,7 @@ class _Ratio(torch.autograd.Function):
 
 @conserves
 def activation_ratio(call: Call) -> Any:
-    """``f(x) = x sg(f(x) / x)``: GELU, SiLU and their like pass on all the relevance they get.
+    """Apply ``f(x) = x sg(f(x) / x)``: GELU, SiLU and similar activations pass on all relevance.
 
     The identity rule of LRP in gradient form (Achtibat et al. 2024, eq. 9; Mehri et al. 2025, sec. 3.4).
     """
@@ -156,7 +157,7 @@ def activation_ratio(call: Call) -> Any:
 
 @conserves
 def stabilised_ratio(call: Call) -> Any:
-    """:func:`activation_ratio` with the stabiliser of Achtibat et al.'s code: ``f(x) / (x + 1e-10)``."""
+    """Apply :func:`activation_ratio` with the stabiliser of Achtibat et al.'s code: ``f(x) / (x + 1e-10)``."""
     return _ratio(call, 1e-10)
 
 
@@ -168,7 +169,7 @@ def _ratio(call: Call, eps: float) -> Any:
 
 @conserves
 def detach_own_gate(call: Call) -> Any:
-    """``x g(x)`` written out (QuickGELU, GELU-tanh): ``x sg(g(x))``, the same as :func:`activation_ratio`."""
+    """Apply :func:`activation_ratio` to an unfused ``x g(x)`` (QuickGELU, GELU-tanh): ``x sg(g(x))``."""
     if len(call.traced) == 1:  # x * x
         return call.traced[0] * call.traced[0].detach()
     a, b = call.traced
@@ -178,19 +179,19 @@ def detach_own_gate(call: Call) -> Any:
 
 @conserves
 def detach_gate(call: Call) -> Any:
-    """A gated unit ``act(gate) * up``: ``sg(act(gate)) * up``; two ungated factors share equally."""
+    """Detach the gate of a gated unit ``act(gate) * up``: ``sg(act(gate)) * up``; two ungated factors share equally."""
     a, b = call.traced
     na, nb = node_of(a), node_of(b)
     if na.activated == nb.activated:
         halves = 0.5 * (call.run(a.detach(), b) + call.run(a, b.detach()))
-        call.blocked.clear()  # each half cuts one factor, together they cut none
+        call.blocked.clear()  # each half detaches one factor, so together they block none
         return halves
     gate = a if na.activated else b
     return call.run(*(t.detach() if t is gate else t for t in call.traced))
 
 
-class _Scaled(torch.autograd.Function):
-    """Tensors as they are, the gradient of each times a constant."""
+class _ScaleGradient(torch.autograd.Function):
+    """The identity of several tensors, with the gradient of each times a constant."""
 
     @staticmethod
     def forward(ctx: Any, factors: tuple[float, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -204,37 +205,37 @@ class _Scaled(torch.autograd.Function):
 
 @conserves
 def share_product(call: Call) -> Any:
-    """A product of factors that all depend on the input: each gets the same share (Achtibat et al. 2024, eq. 15).
+    """Give each factor of a product that depends on the input the same share (Achtibat et al. 2024, eq. 15).
 
-    In gradient form the gradient of the product is halved. For attention written out this makes a half of the plain
-    gradient at the values and a quarter at queries and keys.
+    In gradient form the gradient of the product is halved. In unfused attention, values get a half of the plain
+    gradient and queries and keys a quarter.
     """
     factors = sum(t.requires_grad for t in call.tensors)
-    return call.run() if factors < 2 else _Scaled.apply((1 / factors,), call.run())[0]
+    return call.run() if factors < 2 else _ScaleGradient.apply((1 / factors,), call.run())[0]
 
 
 def share_attention(call: Call) -> Any:
-    """Fused attention under :func:`share_product` at both of its products, the softmax differentiated."""
+    """Apply :func:`share_product` to both products of fused attention; the softmax keeps its derivative."""
     names = ("query", "key", "value", "attn_mask")
     operands = [call.argument(i, name) for i, name in enumerate(names)]
     live = [isinstance(t, Tensor) and t.requires_grad for t in operands]
-    read = 1 / max(1, live[2] + any((live[0], live[1], live[3])))
-    found = read / max(1, live[0] + live[1])
-    factors = [factor for factor, alive in zip((found, found, read, read), live, strict=True) if alive]
-    scaled = iter(_Scaled.apply(tuple(factors), *(t for t, alive in zip(operands, live, strict=True) if alive)))
+    outer = 1 / max(1, live[2] + any((live[0], live[1], live[3])))  # of probabilities and values
+    inner = outer / max(1, live[0] + live[1])  # of queries and keys
+    factors = [factor for factor, alive in zip((inner, inner, outer, outer), live, strict=True) if alive]
+    scaled = iter(_ScaleGradient.apply(tuple(factors), *(t for t, alive in zip(operands, live, strict=True) if alive)))
     given = [next(scaled) if alive else t for t, alive in zip(operands, live, strict=True)]
     return call.func(*given, *call.args[4:], **{k: v for k, v in call.kwargs.items() if k not in names})
 
 
 def show_map(call: Call) -> Any:
-    """Fused attention that is looked at: the kernel as it is, its derivative by way of its map, which is shown."""
+    """Keep the kernel of fused attention; its backward pass recomputes the attention map and passes it to a visitor."""
     given = operands(call)
     call.shown = shown_by(call, given)
-    return _Shown.apply(call.shown, call.func, *given)
+    return _AttentionWithMap.apply(call.shown, call.func, *given)
 
 
-class _Shown(torch.autograd.Function):
-    """``softmax(q k^T) v`` by the model's kernel; its backward shows map and gradient, a few heads at a time."""
+class _AttentionWithMap(torch.autograd.Function):
+    """``softmax(q k^T) v`` by the model's kernel; its backward pass visits map and gradient, in chunks of heads."""
 
     @staticmethod
     def forward(
@@ -245,18 +246,21 @@ class _Shown(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        (G,), shown = grads, ctx.shown
+        (G,) = grads
+        shown = ctx.shown
         query, key, value = (G.new_empty(t.shape) for t in (shown.query, shown.key, shown.value))
         to_mask = None
-        for piece in shown.pieces(whole=ctx.needs_input_grad[5]):
-            part, arrived = shown.part(piece), G[piece]
-            A, gradient = part.map(), part.gradient(arrived)
+        for chunk in shown.pieces(whole=ctx.needs_input_grad[5]):
+            part = shown.part(chunk)
+            arrived = G[chunk]
+            A = part.map()
+            gradient = part.gradient(arrived)
             if shown.visit is not None:
-                shown.visit(piece, A, gradient)
-            value[piece] = A.mT @ precise(arrived)
-            scores = gradient.sub_((A * gradient).sum(-1, keepdim=True)).mul_(A)  # the softmax differentiated
-            query[piece] = (scores @ part.key) * part.scale
-            key[piece] = (scores.mT @ part.query) * part.scale
+                shown.visit(chunk, A, gradient)
+            value[chunk] = A.mT @ precise(arrived)
+            scores = gradient.sub_((A * gradient).sum(-1, keepdim=True)).mul_(A)  # the derivative of the softmax
+            query[chunk] = (scores @ part.key) * part.scale
+            key[chunk] = (scores.mT @ part.query) * part.scale
             if ctx.needs_input_grad[5]:
                 to_mask = scores.to(G.dtype).sum_to_size(shown.mask.shape)
         return None, None, query, key, value, to_mask
@@ -266,33 +270,38 @@ LayerRule = Callable[..., Tensor]  # (apply, x, weight, R, bias) -> relevance of
 
 
 def substitute(rule: LayerRule) -> Rule:
-    """A rule for the relevance of a linear layer's input, as a substitution: ``dy/dx`` becomes ``R_x / x``.
+    """Turn a rule for a linear layer's relevance into a substitution: ``dy/dx`` becomes ``R_x / x``.
 
-    Inside an attention (projections of queries, keys, values and of what was read) linear layers keep their derivative.
+    Inside an attention (projections of queries, keys, values and the output projection) linear layers keep their
+    derivative.
     """
 
     def run(call: Call) -> Any:
         parts = linear_parts(call)
-        return call.run() if parts[0] is None else _Converted.apply(call, parts, rule, call.traced[0])
+        return call.run() if parts[0] is None else _LinearWithRule.apply(call, parts, rule, call.traced[0])
 
     return run
 
 
-class _Converted(torch.autograd.Function):
-    """A linear layer whose backward turns the gradient into relevance, applies a rule, and turns it back."""
+class _LinearWithRule(torch.autograd.Function):
+    """A linear layer whose backward pass turns the gradient into relevance, applies a rule, and turns it back."""
 
     @staticmethod
     def forward(ctx: Any, call: Call, parts: LinearParts, rule: LayerRule, x: Tensor) -> Tensor:
         output: Tensor = call.run(x)
         ctx.save_for_backward(x, output)
-        ctx.parts, ctx.rule, ctx.node = parts, rule, node_of(x)
+        ctx.parts = parts
+        ctx.rule = rule
+        ctx.node = node_of(x)
         call.placed = functools.partial(setattr, ctx, "node")
         call.kept = node_of(x).kept = True
         return output
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        (gradient,), (x, output), (weight, bias, apply) = grads, ctx.saved_tensors, ctx.parts
+        (gradient,) = grads
+        x, output = ctx.saved_tensors
+        weight, bias, apply = ctx.parts
         if ctx.node.projection:
             return None, None, None, pull(apply, x, weight)[1](gradient)
         relevance = ctx.rule(apply, x, weight, gradient * output, bias)
@@ -300,10 +309,11 @@ class _Converted(torch.autograd.Function):
 
 
 def residual_gamma(gamma: float) -> Rule:
-    """The gamma rule at a residual addition ``y = a + b`` (Berend et al. 2026, eq. 3 and 4); other sums stay plain.
+    """Return the gamma rule for residual additions ``y = a + b`` (Berend et al. 2026, eq. 3 and 4).
 
     ``R_a = w(a) a / (w(a) a + w(b) b) R_y`` with ``w(z) = 1 + gamma [z y > 0]``: a summand against the sum's sign
     counts for less. In gradient form ``y w(a) / (w(a) a + w(b) b)``, which is 1 wherever both have the same sign.
+    Other sums keep their derivative.
     """
 
     @conserves
@@ -316,19 +326,21 @@ def residual_gamma(gamma: float) -> Rule:
 
 
 class _ResidualGamma(torch.autograd.Function):
-    """A sum whose backward is the gamma rule, if the sum turns out to be a residual addition."""
+    """A sum whose backward pass is the gamma rule, if the sum turns out to be a residual addition."""
 
     @staticmethod
     def forward(ctx: Any, call: Call, gamma: float, a: Tensor, b: Tensor) -> Tensor:
         ctx.save_for_backward(a, b)
-        ctx.gamma, ctx.node = gamma, node_of(a)
+        ctx.gamma = gamma
+        ctx.node = node_of(a)
         call.placed = functools.partial(setattr, ctx, "node")
         node_of(a).kept = node_of(b).kept = True
         return a + b
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        (gradient,), (a, b) = grads, ctx.saved_tensors
+        (gradient,) = grads
+        a, b = ctx.saved_tensors
         if not ctx.node.residual:
             return None, None, gradient.sum_to_size(a.shape), gradient.sum_to_size(b.shape)
         a, b = precise(a), precise(b)

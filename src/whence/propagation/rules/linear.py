@@ -1,4 +1,4 @@
-"""The plain rules of LRP for linear layers, convolutions and every other weighted sum ``z_i = sum_j x_j w_ji + b_i``.
+"""The basic rules of LRP for linear layers, convolutions and every other weighted sum ``z_i = sum_j x_j w_ji + b_i``.
 
 Each takes the layer as a function of input and weight, its input ``x``, its weight ``w`` and the relevance ``R`` of its
 output. It returns the relevance of ``x``, ``R_j = sum_i c_ji / (sum_j' c_j'i) R_i``, where the contributions ``c`` are
@@ -8,15 +8,15 @@ output. It returns the relevance of ``x``, ``R_j = sum_i c_ji / (sum_j' c_j'i) R
 :func:`gamma`      ``x_j w_ji``, those of the sign of ``z_i`` counting ``1 + gamma`` times
 :func:`z_plus`     the positive ones among ``x_j w_ji``
 :func:`alpha_beta` ``alpha`` times by the positive ones, less ``alpha - 1`` times by the negative ones
-:func:`z_box`      ``x_j w_ji`` less the most negative value that an input between bounds could give it
+:func:`z_box`      ``x_j w_ji`` less the smallest value that it can have for an input between bounds
 :func:`w_square`   ``w_ji^2``
 :func:`flat`       1
 ================== =====================================================================
 
-In the first four, a bias that is given absorbs its share and one that is not given takes no part; the last three have
-no place for one. Where all contributions are exactly 0 there is nothing to share by, and nothing is passed on.
+In the first four, a bias that is given absorbs its share, and without one no relevance is absorbed. The last three
+ignore the bias. Where all contributions of an output are exactly 0, its relevance is not propagated.
 
-:meth:`whence.propagation.rules.relevance.Rules.layer` puts a rule into a rulebook.
+:meth:`whence.propagation.rules.relevance.RelevanceRules.layer` puts a rule into a rulebook.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Bilinear(Protocol):
     """A linear layer as a function of input and weight, with a bias added where one is given."""
 
     def __call__(self, x: Tensor, w: Tensor, bias: Tensor | None = None, /) -> Tensor:
-        """The output."""
+        """Return the output."""
         ...
 
 
@@ -57,7 +57,7 @@ def epsilon(
     eps: float = 1e-6,
     signed: bool = True,
 ) -> Tensor:
-    """``R_j = sum_i x_j w_ji / (z_i + eps sign(z_i)) R_i`` (Bach et al. 2015, eq. 58).
+    """Apply the epsilon rule, ``R_j = sum_i x_j w_ji / (z_i + eps sign(z_i)) R_i`` (Bach et al. 2015, eq. 58).
 
     Args:
         apply: the layer: linear, a convolution, a product.
@@ -81,19 +81,19 @@ def gamma(
     gamma: float = 0.25,
     eps: float = 1e-6,
 ) -> Tensor:
-    """Contributions of the sign of the output count ``1 + gamma`` times (Montavon et al. 2019).
+    """Apply the gamma rule: contributions of the output's sign count ``1 + gamma`` times (Montavon et al. 2019).
 
     The paper's rule, ``R_j = sum_i x_j (w_ji + gamma w_ji^+) / sum_j' x_j' (w_j'i + gamma w_j'i^+) R_i``, is for inputs
     that are not negative. For inputs of either sign (as in zennit) let ``c_ji = x_j w_ji``. Where ``z_i > 0``,
-    relevance is shared by ``c + gamma c^+``; where ``z_i < 0``, by ``c + gamma c^-``; where it is 0, not at all. With
-    ``c^+- = (c +- |c|) / 2`` both are ``(1 + gamma / 2) c + sign(z) gamma / 2 |c|``, so that four products do.
+    relevance is distributed by ``c + gamma c^+``; where ``z_i < 0``, by ``c + gamma c^-``; where it is 0, not at all.
+    With ``c^+- = (c +- |c|) / 2`` both are ``(1 + gamma / 2) c + sign(z) gamma / 2 |c|``: four products suffice.
 
     For inputs that are not negative the two agree where ``z_i > 0``. ``gamma = 0`` is the epsilon rule; towards
     infinity only contributions of the sign of the output are left.
 
     Args:
         apply, x, w, R, bias: as in :func:`epsilon`.
-        gamma: how much more they count.
+        gamma: the extra weight of contributions of the output's sign.
         eps: the stabiliser, with the sign of the denominator.
     """
     z, back = pull(apply, x, w, bias)
@@ -112,15 +112,16 @@ def z_plus(
     eps: float = EPS,
     w_abs: Tensor | None = None,
 ) -> Tensor:
-    """The positive contributions, of either sign of input (Montavon et al. 2017; Chefer et al. 2021a, eq. 3).
+    """Propagate by the positive contributions (Montavon et al. 2017; Chefer et al. 2021a, eq. 3).
 
-    ``R_j = sum_i (x_j w_ji)^+ / sum_j' (x_j' w_j'i)^+ R_i``. With ``x+ w+ + x- w- = (x w + |x| |w|) / 2`` four products
-    do, and three where the forward has made one of them.
+    ``R_j = sum_i (x_j w_ji)^+ / sum_j' (x_j' w_j'i)^+ R_i``, for inputs of either sign. With
+    ``x+ w+ + x- w- = (x w + |x| |w|) / 2`` four products suffice, and three where the forward pass has computed one of
+    them.
 
     Args:
         apply, x, w, R, bias: as in :func:`epsilon`.
         eps: the stabiliser.
-        w_abs: ``|w|``, where it is at hand.
+        w_abs: ``|w|``, where it is already computed.
     """
     layer = apply if isinstance(apply, LinearLayer) else LinearLayer(apply, x, w, bias, *pull(apply, x, w, bias))
     magnitude = x.abs()
@@ -140,10 +141,10 @@ def alpha_beta(
     alpha: float = 2.0,
     eps: float = EPS,
 ) -> Tensor:
-    """``alpha`` by the positive contributions less ``alpha - 1`` by the negative ones (Bach et al. 2015, eq. 60).
+    """Apply the alpha-beta rule with ``beta = alpha - 1`` (Bach et al. 2015, eq. 60).
 
     ``R_j = sum_i (alpha c_ji^+ / sum_j' c_j'i^+ - (alpha - 1) c_ji^- / sum_j' c_j'i^-) R_i`` for ``c_ji = x_j w_ji``.
-    An output whose contributions are all of one sign does not conserve.
+    Relevance is not conserved at an output whose contributions are all of one sign.
 
     Args:
         apply, x, w, R, bias: as in :func:`epsilon`.
@@ -167,73 +168,77 @@ def z_box(
     high: float | Tensor | None = None,
     eps: float = EPS,
 ) -> Tensor:
-    """The rule for a first layer on inputs between bounds ``l`` and ``h``, z^B (Montavon et al. 2017, sec. 4.2).
+    """Apply z^B, the rule for a first layer on inputs between bounds ``l`` and ``h`` (Montavon et al. 2017, sec. 4.2).
 
     Contributions are ``x_j w_ji - l_j w_ji^+ - h_j w_ji^-``, none of them negative; biases cancel.
 
     Args:
         apply, x, w, R: as in :func:`epsilon`.
-        bias: takes no part.
-        low: a number, or a tensor that spreads over the input (one bound per channel: ``[channels, 1, 1]``). Default:
+        bias: ignored.
+        low: a number, or a tensor that broadcasts to the input (one bound per channel: ``[channels, 1, 1]``). Default:
             each sample's own smallest value, over channels and pixels, as in Chefer et al.'s convolution.
         high: likewise; default: each sample's own largest value.
         eps: the stabiliser, without a sign.
     """
     low, high = _bounds(x, low, high)
-    (z, back), (z_low, back_low), (z_high, back_high) = (
-        pull(apply, x, w), pull(apply, low, w.clamp(min=0)), pull(apply, high, w.clamp(max=0))
-    )  # fmt: skip
+    z, back = pull(apply, x, w)
+    z_low, back_low = pull(apply, low, w.clamp(min=0))
+    z_high, back_high = pull(apply, high, w.clamp(max=0))
     s = safe_divide(R, z - z_low - z_high, eps)
     return x * back(s) - low * back_low(s) - high * back_high(s)
 
 
 def w_square(apply: Bilinear, x: Tensor, w: Tensor, R: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``R_j = sum_i w_ji^2 / sum_j' w_j'i^2 R_i``, for a first layer on any input (Montavon et al. 2017, sec. 4.1).
+    """Apply the w^2 rule, for a first layer on any input (Montavon et al. 2017, sec. 4.1).
+
+    ``R_j = sum_i w_ji^2 / sum_j' w_j'i^2 R_i``.
 
     Args:
         apply, x, w, R: as in :func:`epsilon`.
-        bias: takes no part.
+        bias: ignored.
     """
     z, back = pull(apply, torch.ones_like(x), w.square())
     return back(stable_divide(R, z, 0.0))
 
 
 def flat(apply: Bilinear, x: Tensor, w: Tensor, R: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``R_j = sum_i 1 / n_i R_i``: evenly over the ``n_i`` inputs of each output (Lapuschkin et al. 2019).
+    """Apply the flat rule: ``R_j = sum_i 1 / n_i R_i`` over the ``n_i`` inputs of each output (Lapuschkin et al. 2019).
 
     Args:
         apply, x, w, R: as in :func:`epsilon`.
-        bias: takes no part.
+        bias: ignored.
     """
     return w_square(apply, x, torch.ones_like(w), R, bias)
 
 
-# -- what they are made of -------------------------------------------------------------------------------------------
+# -- building blocks of the rules ------------------------------------------------------------------------------------
 
 
 def stable_divide(a: Tensor, b: Tensor, eps: float) -> Tensor:
-    """``a / (b + eps sign(b))``, with a sign of 1 at 0; 0 where the denominator is 0."""
+    """Return ``a / (b + eps sign(b))``, with a sign of 1 at 0; 0 where the denominator is 0."""
     b = b + torch.where(b < 0, -eps, eps)
-    return torch.where(b == 0, torch.zeros_like(a), a / b).to(a.dtype)  # of half precision, b is a float32 by now
+    return torch.where(b == 0, torch.zeros_like(a), a / b).to(
+        a.dtype
+    )  # eps is float32, so that b is no longer in half precision
 
 
 def safe_divide(a: Tensor, b: Tensor, eps: float = EPS) -> Tensor:
-    """``a / (b + eps)``; 0 where ``b`` is 0, ``a / eps`` where ``b`` is ``-eps`` (Chefer et al.'s ``safe_divide``)."""
+    """Return ``a / (b + eps)``; 0 where ``b`` is 0, ``a / eps`` where it is ``-eps`` (Chefer et al.'s function)."""
     return torch.where(b == 0, torch.zeros_like(a), a / torch.where(b == -eps, eps, b + eps))
 
 
 def safe_divide_(a: Tensor, b: Tensor, eps: float) -> Tensor:
-    """:func:`safe_divide` by a sum of what is not negative, in its memory: what is below 0 there is rounding of 0."""
-    return over_(a, torch.threshold_(b, 0.0, torch.inf).add_(eps))
+    """Apply :func:`safe_divide` for a sum ``b`` of non-negative terms, in place: values below 0 are rounding of 0."""
+    return divide_(a, torch.threshold_(b, 0.0, torch.inf).add_(eps))
 
 
-def over_(a: Tensor, b: Tensor) -> Tensor:
-    """``a / b``, in the memory of ``b`` unless ``a`` is of several targets and ``b`` of all of them."""
+def divide_(a: Tensor, b: Tensor) -> Tensor:
+    """Return ``a / b``, in the memory of ``b`` unless ``a`` has a batch axis of targets (``torch.vmap``)."""
     return a / b if several(a) else torch.div(a, b, out=b)
 
 
 class LinearLayer(NamedTuple):
-    """A layer after its forward pass: as good as ``apply``, with one output and vector-Jacobian product at hand."""
+    """A layer after its forward pass: callable like ``apply``, with one output and vector-Jacobian product stored."""
 
     apply: Bilinear
     x: Tensor
@@ -243,12 +248,12 @@ class LinearLayer(NamedTuple):
     vjp: Vjp
 
     def __call__(self, x: Tensor, w: Tensor, bias: Tensor | None = None, /) -> Tensor:
-        """The output for any input."""
+        """Return the output for any input."""
         return self.apply(x, w, bias)
 
 
 def pull(apply: Bilinear, x: Tensor, w: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Vjp]:
-    """``apply(x, w, bias)`` and its vector-Jacobian product with respect to ``x``, which can be taken once."""
+    """Return ``apply(x, w, bias)`` and its pullback: the vector-Jacobian product with respect to ``x``, usable once."""
     if isinstance(apply, LinearLayer):
         if apply.x is x and apply.w is w and apply.bias is bias:
             return apply.output, apply.vjp
@@ -262,17 +267,17 @@ def pull(apply: Bilinear, x: Tensor, w: Tensor, bias: Tensor | None = None) -> t
 
 
 def absolute(w: Tensor, make: Callable[[Tensor], Tensor] = torch.abs) -> Tensor:
-    """``|w|``: kept from earlier explanations where ``w`` is a parameter of a traced model, else made."""
-    kept = weight_abs.of(w._whence_parameter) if hasattr(w, "_whence_parameter") else None
-    return make(w) if kept is None else kept
+    """Return ``|w|``: from the cache where ``w`` is a parameter of a traced model, else computed."""
+    cached = weight_abs.of(w._whence_parameter) if hasattr(w, "_whence_parameter") else None
+    return make(w) if cached is None else cached
 
 
 def _bounds(x: Tensor, low: float | Tensor | None, high: float | Tensor | None) -> tuple[Tensor, Tensor]:
-    """The bounds of each input, shaped like it."""
+    """Return the bounds of each input, shaped like it."""
     own = tuple(range(1, x.dim()))
     below = x.amin(own, keepdim=True) if low is None else torch.as_tensor(low, dtype=x.dtype, device=x.device)
     above = x.amax(own, keepdim=True) if high is None else torch.as_tensor(high, dtype=x.dtype, device=x.device)
-    slack = 1e-3 * (above - below)  # the rounding of what prepared the input
+    slack = 1e-3 * (above - below)  # tolerates rounding in the preprocessing of the input
     if bool(((x < below - slack) | (x > above + slack)).any()):
         raise MethodError(
             f"The z^B rule needs bounds that every input keeps: the input runs from {float(x.min()):.4g} to "

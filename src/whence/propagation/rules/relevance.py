@@ -1,4 +1,4 @@
-"""Rules that carry relevance from an operation's output to its inputs (LRP, deep Taylor decomposition).
+"""Rules that propagate relevance from an operation's output to its inputs (LRP, deep Taylor decomposition).
 
 Each takes the operation (:class:`..relevance_function.BackwardOp`) and the relevance ``R`` of its output, and
 returns the relevance of each traced input. ``eps`` is the stabiliser of the published code: every denominator ``b``
@@ -19,26 +19,28 @@ from ...tracing.op_call import Call, Rule
 from ...tracing.sparse_rows import among
 from ..relevance_function import BackwardOp, Bypass, Phase, Propagate, RelevanceRule
 from ..rulebook import Rulebook
-from .linear import EPS, LinearLayer, absolute, epsilon, over_, safe_divide, z_plus
+from .linear import EPS, LinearLayer, absolute, divide_, epsilon, safe_divide, z_plus
 
 
-def share(contributions: list[Tensor], R: Tensor, sums: Callable[[Tensor], Tensor], eps: float = EPS) -> list[Tensor]:
+def normalise_shares(
+    contributions: list[Tensor], R: Tensor, sums: Callable[[Tensor], Tensor], eps: float = EPS
+) -> list[Tensor]:
     """Normalise the two summands of a residual addition (Chefer et al. 2021a, eq. 7), per sample.
 
-    Each gets the share of the total relevance that the size of its own sum deserves, so that opposite signs do
-    not blow up while their sum stays. The identity where both sums have the sign of the total.
+    Each gets a share of the total relevance in proportion to the absolute value of its own sum, so that summands of
+    opposite sign do not explode while their total is kept. The identity where both sums have the sign of the total.
 
     Args:
         contributions: relevance of the summands before normalisation.
         R: relevance of the sum.
         sums: sums a tensor over all but the batch.
     """
-    factors = shares([sums(c) for c in contributions], sums(R), eps)
+    factors = share_factors([sums(c) for c in contributions], sums(R), eps)
     return [c.mul_(factor) for c, factor in zip(contributions, factors, strict=True)]
 
 
-def shares(totals: list[Tensor], total: Tensor, eps: float = EPS) -> list[Tensor]:
-    """What :func:`share` multiplies each summand with, from their sums and that of the relevance."""
+def share_factors(totals: list[Tensor], total: Tensor, eps: float = EPS) -> list[Tensor]:
+    """Return the factor of each summand in :func:`normalise_shares`, from their sums and that of the relevance."""
     each = torch.stack(totals)
     sizes = each.abs()
     return list(safe_divide(safe_divide(sizes, sizes.sum(0).expand_as(sizes), eps) * total, each, eps).unbind())
@@ -46,7 +48,7 @@ def shares(totals: list[Tensor], total: Tensor, eps: float = EPS) -> list[Tensor
 
 @dataclass
 class PartialSum:
-    """A sum inside a larger operation, as the rules of sums see one (as :class:`BackwardOp`)."""
+    """A sum inside a larger operation, with the attributes of a :class:`BackwardOp` that the rules of sums read."""
 
     inputs: list[Tensor]
     output: Tensor
@@ -55,10 +57,10 @@ class PartialSum:
 
 
 class RelevanceRules:
-    """The rules as a trace uses them: bound to a stabiliser and to the phase of the backward.
+    """The rules as a trace uses them: bound to a stabiliser and to the phase of the backward pass.
 
     Args:
-        phase: what the backward carries now; a rulebook has one for all its rules.
+        phase: what the current backward pass carries; all rules of a rulebook share it.
         eps: the stabiliser.
     """
 
@@ -68,7 +70,7 @@ class RelevanceRules:
         self._scratch: dict[tuple[torch.Size, torch.dtype, torch.device], Tensor] = {}
 
     def __call__(self, rule: RelevanceRule) -> Callable[[Call], Tensor]:
-        """The substitution that runs an operation with a rule in its backward."""
+        """Return the substitution that runs an operation with a rule in its backward pass."""
 
         def run(call: Call) -> Tensor:
             out: Tensor = Propagate.apply(call, rule, self.phase, *call.traced)
@@ -81,14 +83,14 @@ class RelevanceRules:
         return run
 
     def layer(self, rule: Callable[..., Tensor], absorb: bool = True, **options: Any) -> Callable[[Call], Tensor]:
-        """The substitution that runs a linear layer or a convolution with a rule of :mod:`.linear`.
+        """Return the substitution that runs a linear layer or a convolution with a rule of :mod:`.linear`.
 
-        A weighted sum whose weight is not at hand (a batch norm) follows :meth:`deep_taylor`.
+        A weighted sum whose weight is not available (a batch norm) follows :meth:`deep_taylor`.
 
         Args:
             rule: ``rule(apply, x, w, R, bias, **options)``, the relevance of ``x``.
-            absorb: whether biases absorb their share; if not, they take no part.
-            options: the rule's own.
+            absorb: whether biases absorb their share; if not, they are ignored.
+            options: keyword arguments of the rule.
 
         Example:
             >>> rules.layer(gamma, gamma=0.1)
@@ -98,14 +100,14 @@ class RelevanceRules:
             if op.apply is None or op.weight is None:
                 return self.deep_taylor(op, R)
             bias = op.bias if absorb else None
-            return (_layer(op, R, lambda layer, R: rule(layer, layer.x, layer.w, R, bias, **options)),)
+            return (_apply_layer_rule(op, R, lambda layer, R: rule(layer, layer.x, layer.w, R, bias, **options)),)
 
         follow.__name__ = getattr(rule, "__name__", "layer")
         return self(follow)
 
     @staticmethod
     def first(first: Rule, others: Rule) -> Rule:
-        """A rule for layers that read the raw input (at most moved or cut into patches), and one for all others.
+        """Return a rule that treats layers on the raw input (at most moved or cut into patches) apart from all others.
 
         Example:
             >>> rules.first(rules.layer(z_box), rules.layer(gamma))
@@ -121,13 +123,13 @@ class RelevanceRules:
         return run
 
     def composite(self, changes: Mapping[str, Rule] | None = None) -> Rulebook:
-        """A whole rulebook of plain LRP: where ``changes`` has no rule for a kind of operation, it has one.
+        """Return a complete rulebook of plain LRP, in which ``changes`` replace the rules of some kinds of operation.
 
         Weighted sums follow the epsilon rule, and so does every other sum (:meth:`deep_taylor`); the factors of a
         product get half each; norms, activations and softmax pass relevance on unchanged.
 
         Args:
-            changes: kind of operation -> rule, made by :meth:`layer` or by calling this object with a rule.
+            changes: kind of operation -> rule, created by :meth:`layer` or by calling this object with a rule.
 
         Example:
             >>> rules = RelevanceRules()
@@ -144,9 +146,9 @@ class RelevanceRules:
         return Rulebook({**book, **(changes or {})}, maps=True, phase=self.phase)
 
     def identity(self, call: Call) -> Tensor:
-        """All relevance to the input: norms, activations, scaling by a constant.
+        """Pass all relevance to the input: norms, activations, scaling by a constant.
 
-        Of several inputs, to the one that is normalised or gated, none to its statistic or to its own gate.
+        Of several inputs, the one that is normalised or gated gets it; its statistic and its own gate get none.
         """
         main = call.traced[0]
         for tensor in call.traced:
@@ -159,90 +161,98 @@ class RelevanceRules:
         return out
 
     def softmax(self, call: Call) -> Tensor:
-        """The identity; a mask that hides nothing, and that the model therefore left out, is added all the same.
+        """Pass relevance unchanged, but for the stabiliser of an all-zero attention mask that the model left out.
 
-        (The published BERT code always adds it, with the stabiliser that goes with every addition. It is below the
-        resolution of any type but float64.)
+        (The published BERT code always adds the mask, with the stabiliser of every addition. It is below the resolution
+        of any type but float64.)
         """
         scores = call.traced[0]
-        if not self.adds_nothing(scores) or node_of(scores).kind == "shift-by-constant":
+        if not self.adds_zero_mask(scores) or node_of(scores).kind == "shift-by-constant":
             return self.identity(call)
-        return self(self.add_nothing)(call)
+        return self(self.add_zero_mask)(call)
 
-    def adds_nothing(self, scores: Tensor) -> bool:
-        """Whether the published code would add a mask that hides nothing, and it can be told."""
+    def adds_zero_mask(self, scores: Tensor) -> bool:
+        """Return whether the published code would add an all-zero mask, and its stabiliser is above the resolution."""
         return self.phase.masked and scores.dtype == torch.float64
 
-    def add_nothing(self, op: BackwardOp | PartialSum, R: Tensor) -> tuple[Tensor, ...]:
-        """:meth:`add_constant` with a constant of zeros."""
+    def add_zero_mask(self, op: BackwardOp | PartialSum, R: Tensor) -> tuple[Tensor, ...]:
+        """Apply :meth:`add_constant` with a constant of zeros."""
         x = op.inputs[0].detach()
         part = torch.where(R == 0, R, x * safe_divide(R, x, self.eps))
         own = op.sums(part)
-        return (part.mul_(shares([own, torch.zeros_like(own)], op.sums(R), self.eps)[0]),)
+        return (part.mul_(share_factors([own, torch.zeros_like(own)], op.sums(R), self.eps)[0]),)
 
     def deep_taylor(self, op: BackwardOp, R: Tensor) -> tuple[Tensor, ...]:
-        """``R_j = sum_i x_j dy_i/dx_j R_i / y_i`` (Chefer et al. 2021a, eq. 1): whatever has no other rule."""
+        """Apply ``R_j = sum_i x_j dy_i/dx_j R_i / y_i`` (Chefer et al. 2021a, eq. 1) where there is no other rule."""
         grads = op.vjp(self.ratio(R, op.output))
         return tuple(x.detach() * g for x, g in zip(op.inputs, grads, strict=True))
 
     def ratio(self, R: Tensor, y: Tensor) -> Tensor:
-        """``R / (y + eps)``; 0 where ``y`` is."""
-        return over_(R, torch.add(y, self.eps)).masked_fill_(y == 0, 0.0)
+        """Return ``R / (y + eps)``; 0 where ``y`` is 0."""
+        return divide_(R, torch.add(y, self.eps)).masked_fill_(y == 0, 0.0)
 
     def linear(self, op: BackwardOp, R: Tensor) -> tuple[Tensor, ...]:
-        """:func:`z_plus`, with the forward's product at hand."""
+        """Apply :func:`z_plus`, reusing the product of the forward pass."""
         if op.apply is None or op.weight is None:
             return self.deep_taylor(op, R)
         w_abs = absolute(op.weight, self._absolute)
-        relevance = _layer(op, R, lambda layer, R: z_plus(layer, layer.x, layer.w, R, eps=self.eps, w_abs=w_abs))
-        return (self.read_by_several(op, relevance),)
+        relevance = _apply_layer_rule(
+            op, R, lambda layer, R: z_plus(layer, layer.x, layer.w, R, eps=self.eps, w_abs=w_abs)
+        )
+        return (self.clone_shared_input(op, relevance),)
 
-    def read_by_several(self, op: BackwardOp, relevance: Tensor) -> Tensor:
-        """:meth:`copied`, where several linear layers and something else read the input (queries, keys and values)."""
+    def clone_shared_input(self, op: BackwardOp, relevance: Tensor) -> Tensor:
+        """Apply :meth:`clone` where several linear layers and another operation read the input (queries, keys, values).
+
+        Elsewhere relevance stays as it is.
+        """
         node = op.nodes[0]
-        several = node.linear_uses > 1 and node.other_uses
-        return self.copied(op.inputs[0].detach(), relevance) if several else relevance
+        shared = node.linear_uses > 1 and node.other_uses
+        return self.clone(op.inputs[0].detach(), relevance) if shared else relevance
 
     def _absolute(self, w: Tensor) -> Tensor:
-        """``|w|``, in a buffer that the next weight of this shape overwrites."""
+        """Return ``|w|``, in a buffer that the next weight of this shape overwrites."""
         key = (w.shape, w.dtype, w.device)
         if key not in self._scratch:
             self._scratch[key] = torch.empty_like(w)
         return torch.abs(w, out=self._scratch[key])
 
     def product(self, op: BackwardOp, R: Tensor) -> tuple[Tensor, ...]:
-        """A matrix product: eq. 1, half to each factor (eq. 7; both factors sum to the same)."""
+        """Propagate through a matrix product: eq. 1, half to each factor (eq. 7; both factors sum to the same)."""
         return tuple(r.div_(len(op.inputs)) for r in self.deep_taylor(op, R))
 
     def add(self, op: BackwardOp, R: Tensor) -> tuple[Tensor, ...]:
-        """A residual addition: eq. 1, normalised by :func:`share`."""
+        """Propagate through a residual addition: eq. 1, normalised by :func:`normalise_shares`."""
         contributions = list(self.deep_taylor(op, R))
         if len(contributions) == 2:
-            whole = [c.reshape((1,) * (R.dim() - c.dim()) + c.shape) for c in contributions]  # of one that is broadcast
-            shared = share(whole, R, op.sums, self.eps)
+            whole = [c.reshape((1,) * (R.dim() - c.dim()) + c.shape) for c in contributions]  # one may be broadcast
+            shared = normalise_shares(whole, R, op.sums, self.eps)
             return tuple(s.reshape(c.shape) for s, c in zip(shared, contributions, strict=True))
         return tuple(contributions)
 
     def add_constant(self, op: BackwardOp | PartialSum, R: Tensor) -> tuple[Tensor, ...]:
-        """Adding a mask or a position: as :meth:`add`, the constant's share going no further; a bias takes none."""
+        """Propagate through the addition of a mask or a position: as :meth:`add`; the constant absorbs its share.
+
+        A bias absorbs none.
+        """
         x = op.inputs[0].detach()
         constant = op.output - x
         if op.is_bias:
             return (R.sum_to_size(x.shape),)
         s = safe_divide(R, op.output, self.eps)
         parts = [x * s, torch.where(s == 0, torch.zeros_like(s), constant * s)]
-        return (share(parts, R, op.sums, self.eps)[0].sum_to_size(x.shape),)
+        return (normalise_shares(parts, R, op.sums, self.eps)[0].sum_to_size(x.shape),)
 
     def select(self, op: BackwardOp, R: Tensor) -> tuple[Tensor, ...]:
-        """Picking a token: its relevance goes to where it was picked, nothing elsewhere."""
-        return op.vjp(self.copied(op.output, R))
+        """Propagate through the selection of a token: its relevance goes to the selected position, 0 elsewhere."""
+        return op.vjp(self.clone(op.output, R))
 
-    def copied(self, x: Tensor, R: Tensor) -> Tensor:
-        """``x R / (x + eps)``: the published code where a tensor is read twice (its ``Clone``) or picked from.
+    def clone(self, x: Tensor, R: Tensor) -> Tensor:
+        """Return ``x R / (x + eps)``: the published code where a tensor is read twice (its ``Clone``) or selected from.
 
-        The identity but for the stabiliser, which is below the resolution of any type but float64. Unlike there,
-        relevance is not lost where ``x`` is exactly 0, and no NaN comes of masked scores (infinities) or of memory that
-        was read through a view before anything was written to it.
+        The identity but for the stabiliser, which is below the resolution of any type but float64. Unlike in that code,
+        relevance is not lost where ``x`` is exactly 0, and masked scores (infinities) or uninitialised memory that was
+        read through a view do not give NaN.
         """
         if x.dtype != torch.float64:
             return R
@@ -250,7 +260,7 @@ class RelevanceRules:
         return torch.div(x, factor, out=factor).masked_fill_((x == 0) | ~x.isfinite(), 1.0) * R
 
     def fan_out(self, tensor: Tensor, node: Node) -> None:
-        """Register :meth:`copied` on a tensor that several operations read."""
+        """Register :meth:`clone` on a tensor that several operations read."""
         if tensor.dtype != torch.float64:
             return
         value = tensor.detach()
@@ -258,7 +268,7 @@ class RelevanceRules:
         def hook(R: Tensor) -> Tensor | None:
             if not self.phase.relevance or not node.other_uses:
                 return None
-            passed = self.copied(value, R)
+            passed = self.clone(value, R)
             if self.phase.ledger is not None:
                 self.phase.ledger.stabilised(node, R, passed)
             return passed
@@ -266,8 +276,8 @@ class RelevanceRules:
         tensor.register_hook(hook)
 
 
-def _layer(op: BackwardOp, R: Tensor, rule: Callable[[LinearLayer, Tensor], Tensor]) -> Tensor:
-    """A rule for a weighted sum, with its forward's product at hand; rows that carry nothing are left out."""
+def _apply_layer_rule(op: BackwardOp, R: Tensor, rule: Callable[[LinearLayer, Tensor], Tensor]) -> Tensor:
+    """Apply a rule to a weighted sum, reusing the product of its forward pass; rows of zero relevance are left out."""
     apply, weight = op.apply, op.weight
     assert apply is not None
     assert weight is not None
