@@ -45,7 +45,7 @@ def assemble(run: Run, reading: Reading, method: Method, options: dict[str, Any]
         branches=_inside(run, reading.branches, layout.order),
         pairs=_inside(run, reading.pairs, layout.order, dims=(-1, -2)),
         target_names=tuple(run.seed.names(names)),
-        prediction_names=tuple(run.seed.said(names, task)),
+        prediction_names=tuple(run.seed.prediction_names(names, task)),
     )
 
 

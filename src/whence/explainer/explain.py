@@ -20,7 +20,7 @@ from ..runs.forward import forwarded
 from ..runs.model_inputs import Inputs, each, prepare, sample_of
 from ..runs.padding import zeroed
 from ..runs.run import Run
-from ..targets.specs import Every, OneTarget, Target, checked
+from ..targets.specs import Every, OneTarget, Target, parse_target
 from ..tracing.nonfinite import first_bad_value
 from .assemble import assemble
 
@@ -84,7 +84,7 @@ def explain(
         raise InputError(f"The model is {type(model).__name__}; Whence explains torch.nn.Module objects.")
     original: nn.Module = getattr(model, "_orig_mod", model)  # torch.compile wraps the module it was given
     args, kwargs, batch = prepare(original, inputs)
-    target = checked(target)
+    target = parse_target(target)
     targets = list(target.targets) if isinstance(target, Every) else [target]
     if not targets:
         raise InputError("There is no target: whence.every takes at least one.")

@@ -15,9 +15,9 @@ from ..explanations.explanation import Explanation
 from ..inputs.image_text import ImageTextReader
 from ..inputs.sample import Reader, Sample
 from ..inputs.token_output import can_generate, predicts_tokens
-from ..targets.class_indices import listed, plain
+from ..targets.class_indices import as_list, classes
 from ..targets.seed import class_index, labels_of
-from ..targets.specs import At, Contrast, Every, Labelled, checked, labelled
+from ..targets.specs import At, Contrast, Every, LabelledTarget, parse_target, with_labels
 
 
 class TargetLabels:
@@ -40,13 +40,13 @@ class TargetLabels:
 
     def resolve(self, target: Any, samples: Sequence[Sample] = ()) -> Any:
         """Return a target as :func:`whence.explain` takes it: labels and tokens as indices, positions where needed."""
-        target = checked(target)
+        target = parse_target(target)
         if isinstance(target, Every):
             return Every(tuple(self.resolve(one, samples) for one in target.targets))
         if isinstance(target, At):
             return replace(target, target=self._class_indices(target.target))
         if callable(target):
-            return labelled(target, self.labels or labels_of(self.model))
+            return with_labels(target, self.labels or labels_of(self.model))
         if target is None and self.compares_image_and_text():
             return similarity
         resolved = self._class_indices(target)
@@ -65,7 +65,7 @@ class TargetLabels:
         """Return labels or tokens as indices: one for all, one for each, or a contrast."""
         if isinstance(target, Contrast):
             return Contrast(self._class_indices(target.target), self._class_indices(target.other))
-        given = plain(target)
+        given = classes(target)
         if isinstance(given, list):
             inner = [self._class_index(t) for t in given]
             return None if all(t is None for t in inner) else inner
@@ -154,7 +154,7 @@ def _own_pairs(e: Explanation) -> Explanation:
 
 def with_targets(inputs: Iterable[Any], target: Any) -> Iterator[tuple[Any, Any]]:
     """Yield each input with its target: one for all, or one for each."""
-    target = listed(target)
+    target = as_list(target)
     if not isinstance(target, list):
         yield from zip(inputs, repeat(target), strict=False)
         return
@@ -175,8 +175,8 @@ def batch_target(targets: list[Any]) -> Any:
     if all(t is targets[0] for t in targets):
         return targets[0]
     if all(callable(t) for t in targets):
-        return Labelled(
-            lambda outputs, labels: torch.stack([labelled(t, labels)(outputs)[i] for i, t in enumerate(targets)]),
+        return LabelledTarget(
+            lambda outputs, labels: torch.stack([with_labels(t, labels)(outputs)[i] for i, t in enumerate(targets)]),
             "the target",
         )
     if any(callable(t) or isinstance(t, At) for t in targets):

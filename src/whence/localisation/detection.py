@@ -19,7 +19,7 @@ from ..errors import InputError, ModelError
 from ..explainer.explainer import Explainer
 from ..inputs.sample import Sample, collate
 from ..results.input_origin import ImageOrigin, TextOrigin
-from ..targets.detector_outputs import query_logits, reads_texts, says_nothing
+from ..targets.detector_outputs import has_no_object_class, has_text_classes, query_logits
 from ..targets.seed import class_index, labels_of, named_output
 from ..tracing.eval_mode import undisturbed
 from .region import Box
@@ -71,7 +71,7 @@ def detect(
     logits, boxes = _logits_and_boxes(outputs)
     logits = logits[0].double()
     known = explainer.target_labels.labels or labels_of(explainer.target_labels.model)
-    has_no_object = says_nothing(outputs, logits.shape[-1], known)
+    has_no_object = has_no_object_class(outputs, logits.shape[-1], known)
     probabilities = logits.softmax(-1)[:, :-1] if has_no_object else logits.sigmoid()
     names = _names(explainer.target_labels.labels, known, sample, outputs, probabilities.shape[-1])
     wanted = None if target is None else class_index(target, probabilities.shape[-1], names)
@@ -113,7 +113,7 @@ def _names(
     """Return the names of the classes: given by the user, the texts of the input, or the model's."""
     if given:
         return given
-    if reads_texts(outputs):
+    if has_text_classes(outputs):
         texts = next((o.texts for o in sample.origins.values() if isinstance(o, TextOrigin)), ())
         return dict(enumerate(texts)) if len(texts) == classes else {}
     return known if known and max(known) < classes else {}

@@ -1,1 +1,1 @@
-"""Which scalar of a model's output is explained."""
+"""Targets: which scalar of a model's output is explained."""

@@ -1,4 +1,4 @@
-"""What detectors answer: for each query logits of classes, and among these perhaps "no object"."""
+"""The outputs of object detectors: class logits for each query, which may include a "no object" class."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from .seed import named_output
 
 
 def query_logits(outputs: Any) -> Tensor | None:
-    """``[batch, queries, classes]``, by the names that detectors give them."""
+    """Return ``[batch, queries, classes]``, found by the output names that detectors use."""
     return named_output(outputs, "logits", "pred_logits")
 
 
-def reads_texts(outputs: Any) -> bool:
-    """Whether the classes are texts that were asked for, not those that the model has names of (OWL-ViT)."""
+def has_text_classes(outputs: Any) -> bool:
+    """Return whether the classes are text queries of the user, not those of the model's configuration (OWL-ViT)."""
     return named_output(outputs, "text_embeds") is not None
 
 
-def says_nothing(outputs: Any, classes: int, labels: Mapping[int, str]) -> bool:
-    """Whether the last class of a detector is "no object", as in DETR.
+def has_no_object_class(outputs: Any, classes: int, labels: Mapping[int, str]) -> bool:
+    """Return whether the last class of a detector is "no object", as in DETR.
 
-    It is, where there is one class more than names, or no names are known. Where there are as many as names (Deformable
-    DETR and its followers), where there is one alone, and where classes are texts that were asked for, all are objects.
+    It is where there is one class more than names, or no names are known. All classes are objects where there are as
+    many as names (Deformable DETR and its successors), where there is only one, and where classes are text queries.
     """
-    if classes == 1 or reads_texts(outputs):
+    if classes == 1 or has_text_classes(outputs):
         return False
     return not labels or classes == max(labels) + 2

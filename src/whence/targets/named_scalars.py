@@ -1,7 +1,6 @@
-"""Scalars of an output that can be asked about by name: each makes a target, ``outputs -> Tensor[batch]``.
+"""Named scalars of a model's output: each function returns a target, ``outputs -> Tensor[batch]``.
 
-A class, a label or a value of a regression needs none of these: it is a target as it is (``target=3``, ``"positive"``,
-``0``).
+A class, a label or a regression value needs none of these: it is a target itself (``target=3``, ``"positive"``, ``0``).
 """
 
 from __future__ import annotations
@@ -13,26 +12,26 @@ import torch
 from torch import Tensor
 
 from ..errors import TargetError
-from .class_indices import listed, whole
-from .detector_outputs import query_logits, says_nothing
+from .class_indices import as_list, whole_number
+from .detector_outputs import has_no_object_class, query_logits
 from .seed import find_logits, named_output
-from .specs import Labelled
+from .specs import LabelledTarget
 
 Scalar = Callable[[Any], Tensor]
 
-#: of a detection's box, which of its numbers: centre, width and height, or a sum of them
+#: the weights of a box's centre x, centre y, width and height in each of its sides
 SIDES = {
     "x": (1.0, 0.0, 0.0, 0.0), "y": (0.0, 1.0, 0.0, 0.0), "width": (0.0, 0.0, 1.0, 0.0), "height": (0.0, 0.0, 0.0, 1.0),
     "left": (1.0, 0.0, -0.5, 0.0), "right": (1.0, 0.0, 0.5, 0.0), "top": (0.0, 1.0, 0.0, -0.5),
     "bottom": (0.0, 1.0, 0.0, 0.5),
 }  # fmt: skip
 
-#: what models call a vector of the whole input
+#: the names of outputs that hold one vector for the whole input
 EMBEDDINGS = ("text_embeds", "image_embeds", "sentence_embedding", "pooler_output")
 
 
-def named(name: str) -> Callable[[Scalar], Scalar]:
-    """A function by the name that a reader is told."""
+def with_name(name: str) -> Callable[[Scalar], Scalar]:
+    """Name a target function as explanations show it."""
 
     def rename(function: Scalar) -> Scalar:
         function.__name__ = name
@@ -42,76 +41,77 @@ def named(name: str) -> Callable[[Scalar], Scalar]:
 
 
 def span(start: int, tokens: Sequence[int]) -> Scalar:
-    """The sum of the logits of several tokens, one after the other: a span that a language model wrote.
+    """Return the target of a span that a language model generated: the sum of its tokens' logits.
 
     Args:
-        start: the position of the first of them; its logit is that of the position before.
-        tokens: their numbers.
+        start: the position of its first token, whose logit is read at the position before.
+        tokens: the ids of its tokens.
 
     Example:
         >>> whence.explain(model, {"input_ids": ids}, target=whence.span(5, ids[0, 5:9].tolist()))
     """
-    first, wanted = whole(start, "A span begins at a position, a whole number"), _tokens(tokens)
-    end = first + len(wanted) - 1
+    first = whole_number(start, "A span begins at a position, a whole number")
+    ids = _token_ids(tokens)
+    end = first + len(ids) - 1
 
-    @named(f"tokens {first} to {end}")
+    @with_name(f"tokens {first} to {end}")
     def value(outputs: Any) -> Tensor:
-        logits = _of(outputs, find_logits(outputs), "logits", 3)
+        logits = _require_output(outputs, find_logits(outputs), "logits", 3)
         if first < 1 or end > logits.shape[1]:
             raise TargetError(
                 f"Tokens {first} to {end} are not among those that the model answers: it answers 1 to "
                 f"{logits.shape[1]}."
             )
-        for token in wanted:
-            _check(token, logits.shape[2], "token", "tokens")
+        for token in ids:
+            _check_index(token, logits.shape[2], "token", "tokens")
         places = torch.arange(first - 1, end, device=logits.device)
-        return logits[:, places, torch.tensor(wanted, device=logits.device)].sum(1)
+        return logits[:, places, torch.tensor(ids, device=logits.device)].sum(1)
 
     return value
 
 
-def _tokens(tokens: Any) -> list[int]:
-    """The tokens of a span, by number."""
-    given = listed(tokens)
+def _token_ids(tokens: Any) -> list[int]:
+    """Return the token ids of a span."""
+    given = as_list(tokens)
     if not isinstance(given, list) or not given:
         found = "an empty list" if isinstance(given, list) else f"{type(tokens).__name__} ({tokens!r})"
         raise TargetError(f"The tokens of a span are a list of one number or more, not {found}.")
-    return [whole(token, "The tokens of a span are given by their numbers") for token in given]
+    return [whole_number(token, "The tokens of a span are given by their numbers") for token in given]
 
 
 def query(number: int, label: int | None = None) -> Scalar:
-    """The class of one detected object: the logit of a detection query.
+    """Return the target of one detected object's class: a logit of a detection query.
 
     Args:
-        number: of the query.
-        label: of the class; ``None``: the one that is predicted, "no object" not among them. That is the last class, if
-            the model has one class more than names, or no names at all; with as many classes as names, all are objects
-            (:func:`whence.localisation.detect` goes by the same rule).
+        number: the index of the query.
+        label: the index of the class; ``None``: the predicted one, "no object" excluded. "No object" is the last class
+            if the model has one class more than names, or no names at all; with as many classes as names, all are
+            objects (:func:`whence.localisation.detect` applies the same rule).
 
     Example:
         >>> whence.explain(detr, {"pixel_values": x}, "generic-attention", target=whence.query(17))
     """
-    at = whole(number, "A query is given by its number")
-    chosen = None if label is None else whole(label, "The class of a query is given by its number")
+    at = whole_number(number, "A query is given by its number")
+    chosen = None if label is None else whole_number(label, "The class of a query is given by its number")
 
     def value(outputs: Any, labels: Mapping[int, str]) -> Tensor:
-        logits = _of(outputs, query_logits(outputs), "logits", 3)
+        logits = _require_output(outputs, query_logits(outputs), "logits", 3)
         classes = logits.shape[2]
-        _check(at, logits.shape[1], "query", "queries")
+        _check_index(at, logits.shape[1], "query", "queries")
         if chosen is not None:
-            _check(chosen, classes, "class", "classes")
+            _check_index(chosen, classes, "class", "classes")
             return logits[:, at, chosen]
-        objects = classes - says_nothing(outputs, classes, labels)
+        objects = classes - has_no_object_class(outputs, classes, labels)
         return logits[:, at, :objects].max(-1).values
 
-    return Labelled(value, f"query {at}" + ("" if chosen is None else f", class {chosen}"))
+    return LabelledTarget(value, f"query {at}" + ("" if chosen is None else f", class {chosen}"))
 
 
 def box(number: int, side: str) -> Scalar:
-    """Where one side of a detected object's box is.
+    """Return the target of one side, or another coordinate, of a detected object's box.
 
     Args:
-        number: of the query.
+        number: the index of the query.
         side: ``"left"``, ``"right"``, ``"top"``, ``"bottom"``, ``"x"``, ``"y"`` (its centre), ``"width"`` or
             ``"height"``.
 
@@ -120,76 +120,76 @@ def box(number: int, side: str) -> Scalar:
     """
     if side not in SIDES:
         raise TargetError(f"A box has no '{side}': choose one of {', '.join(SIDES)}.")
-    at = whole(number, "A query is given by its number")
+    at = whole_number(number, "A query is given by its number")
 
-    @named(f"{side} of box {at}")
+    @with_name(f"{side} of box {at}")
     def value(outputs: Any) -> Tensor:
-        boxes = _of(outputs, named_output(outputs, "pred_boxes"), "pred_boxes", 3)
-        _check(at, boxes.shape[1], "query", "queries")
+        boxes = _require_output(outputs, named_output(outputs, "pred_boxes"), "pred_boxes", 3)
+        _check_index(at, boxes.shape[1], "query", "queries")
         return boxes[:, at] @ boxes.new_tensor(SIDES[side])
 
     return value
 
 
 def answer(start: int | None = None, end: int | None = None) -> Scalar:
-    """An answer in a text: the logit of its first token plus that of its last.
+    """Return the target of extractive question answering: the logit of the answer's first token plus that of its last.
 
     Args:
-        start, end: positions; ``None``: the likeliest, of all answers that do not end before they begin. All positions
-            count, also those of the question and of [CLS], by which models say that there is no answer.
+        start, end: positions; ``None``: those of the most likely answer that does not end before it begins. All
+            positions count, also those of the question and of [CLS], which stands for "no answer" in such models.
 
     Example:
         >>> explainer(("Who wrote it?", "It was written by Ann."), target=whence.answer())
     """
     rule = "An answer begins and ends at positions, whole numbers"
-    given = [None if place is None else whole(place, rule) for place in (start, end)]
+    given = [None if place is None else whole_number(place, rule) for place in (start, end)]
     if given[0] is not None and given[1] is not None and given[0] > given[1]:
         raise TargetError(f"An answer does not end ({end}) before it begins ({start}): give the smaller number first.")
 
-    @named("the answer" if start is None and end is None else f"the answer {start} to {end}")
+    @with_name("the answer" if start is None and end is None else f"the answer {start} to {end}")
     def value(outputs: Any) -> Tensor:
         logits = []
         for name, place in zip(("start_logits", "end_logits"), given, strict=True):
-            found = _of(outputs, named_output(outputs, name), name, 2)
+            found = _require_output(outputs, named_output(outputs, name), name, 2)
             if place is not None:
-                _check(place, found.shape[1], "position", "positions")
+                _check_index(place, found.shape[1], "position", "positions")
             logits.append(found)
-        places = _likeliest(*(_only(t.detach(), place) for t, place in zip(logits, given, strict=True)))
+        places = _likeliest_answer(*(_allow_only(t.detach(), place) for t, place in zip(logits, given, strict=True)))
         first, last = (t.gather(1, at[:, None])[:, 0] for t, at in zip(logits, places, strict=True))
         return first + last
 
     return value
 
 
-def _only(logits: Tensor, place: int | None) -> Tensor:
-    """Logits ``[batch, positions]`` of which only one place can be chosen."""
+def _allow_only(logits: Tensor, place: int | None) -> Tensor:
+    """Return logits ``[batch, positions]`` with all but one position at minus infinity; ``None``: all are allowed."""
     if place is None:
         return logits
     others = torch.arange(logits.shape[1], device=logits.device) != place
     return logits.masked_fill(others, -torch.inf)
 
 
-def _likeliest(starts: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
-    """``[batch]`` each: where the likeliest answer begins and ends, from logits ``[batch, positions]``."""
+def _likeliest_answer(starts: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
+    """Return where the most likely answer begins and ends, ``[batch]`` each, from logits ``[batch, positions]``."""
     best, begins = starts.cummax(1)
     end = (best + ends).argmax(1)
     return begins.gather(1, end[:, None])[:, 0], end
 
 
 def similarity(reference: Tensor, mask: Tensor | None = None) -> Scalar:
-    """How alike the model's vector of an input is to another one: the cosine of the angle between them.
+    """Return the target of the cosine similarity between the model's embedding of an input and another vector.
 
     Args:
-        reference: ``[features]``, or ``[batch, features]``: what it is compared with.
-        mask: ``[batch, tokens]``, the attention mask: needed where vectors are means over tokens and some are padding.
+        reference: ``[features]``, or ``[batch, features]``: the other vector.
+        mask: ``[batch, tokens]``, the attention mask: needed where the embedding is a mean over tokens with padding.
 
     Example:
         >>> whence.explain(encoder, inputs, target=whence.similarity(other, inputs["attention_mask"]))
     """
-    vector = _tensor(reference, "reference", "[features] or [batch, features]", (1, 2))
-    real = None if mask is None else _tensor(mask, "mask", "[batch, tokens]", (2,))
+    vector = _as_tensor(reference, "reference", "[features] or [batch, features]", (1, 2))
+    real = None if mask is None else _as_tensor(mask, "mask", "[batch, tokens]", (2,))
 
-    @named("similarity")
+    @with_name("similarity")
     def value(outputs: Any) -> Tensor:
         vectors = embedding(outputs, real)
         if vector.shape[-1] != vectors.shape[-1]:
@@ -206,8 +206,8 @@ def similarity(reference: Tensor, mask: Tensor | None = None) -> Scalar:
     return value
 
 
-def _tensor(given: Any, what: str, shape: str, dims: tuple[int, ...]) -> Tensor:
-    """A tensor, also of a list or an array, that has one of these numbers of dimensions."""
+def _as_tensor(given: Any, what: str, shape: str, dims: tuple[int, ...]) -> Tensor:
+    """Return a tensor, a list or an array as a tensor, or raise an error if its number of dimensions is not allowed."""
     try:
         tensor = torch.as_tensor(given)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -218,12 +218,17 @@ def _tensor(given: Any, what: str, shape: str, dims: tuple[int, ...]) -> Tensor:
 
 
 def embedding(outputs: Any, mask: Tensor | None = None) -> Tensor:
-    """``[batch, features]``: a model's vector of an input: its own, or the mean over tokens of its last layer."""
+    """Return a model's embedding of each input, ``[batch, features]``: an output, or the mean over last-layer tokens.
+
+    Args:
+        outputs: the outputs of the model.
+        mask: ``[batch, tokens]``, the attention mask; the mean is then taken over real tokens.
+    """
     for name in EMBEDDINGS:
         found = named_output(outputs, name)
         if found is not None and found.dim() == 2 and mask is None:
             return found
-    states = _of(outputs, named_output(outputs, "last_hidden_state"), "last_hidden_state", 3)
+    states = _require_output(outputs, named_output(outputs, "last_hidden_state"), "last_hidden_state", 3)
     if mask is None:
         return states.mean(1)
     if mask.shape != states.shape[:2]:
@@ -235,7 +240,7 @@ def embedding(outputs: Any, mask: Tensor | None = None) -> Tensor:
     return (states * weights).sum(1) / weights.sum(1)
 
 
-def _of(outputs: Any, found: Any, name: str, dims: int) -> Tensor:
+def _require_output(outputs: Any, found: Any, name: str, dims: int) -> Tensor:
     if not isinstance(found, Tensor) or found.dim() != dims:
         shape = f"of shape {list(found.shape)}" if isinstance(found, Tensor) else "not there"
         raise TargetError(
@@ -245,6 +250,6 @@ def _of(outputs: Any, found: Any, name: str, dims: int) -> Tensor:
     return found
 
 
-def _check(number: int, count: int, one: str, many: str) -> None:
+def _check_index(number: int, count: int, one: str, many: str) -> None:
     if not 0 <= number < count:
         raise TargetError(f"There is no {one} {number}: the model has {count} {many}, 0 to {count - 1}.")

@@ -1,4 +1,4 @@
-"""Targets as users give them: a class, a label, a position, a contrast, several, or a function of the output."""
+"""Targets as users give them: a class, a label, a position, a contrast, a list of targets, a function of the output."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from ..errors import TargetError
-from .class_indices import plain, positions
+from .class_indices import classes, positions
 
 
 @dataclass(frozen=True)
 class At:
-    """A class, or a token, at one position of a model that answers at every position.
+    """A class, or a token, at one position of a model with an output at every position.
 
     Attributes:
         position: for all samples, or one per sample.
-        target: as for other models: ``None`` (what is predicted there), a number, a label, :func:`whence.contrast`.
+        target: as for other models: ``None`` (the prediction there), a number, a label, :func:`whence.contrast`.
 
     Example:
         >>> whence.explain(masked_language_model, inputs, target=whence.At(4))
@@ -29,7 +29,7 @@ class At:
     target: int | str | Sequence[int | str] | Contrast | None = None
 
     def positions(self, batch: int, length: int) -> Tensor:
-        """``[batch]``: the position of each sample."""
+        """Return the position of each sample, ``[batch]``."""
         given = positions(self.position)
         each = given if isinstance(given, list) else [given] * batch
         wrong = [p for p in each if not -length <= p < length]
@@ -47,7 +47,7 @@ class Contrast:
     """Why one class rather than another: the difference of their logits.
 
     Attributes:
-        target, other: each a number or a label, for all samples or one per sample; ``None``: what is predicted.
+        target, other: each a number or a label, for all samples or one per sample; ``None``: the prediction.
     """
 
     target: int | str | Sequence[int | str] | None
@@ -55,7 +55,7 @@ class Contrast:
 
 
 def contrast(target: Any, other: Any) -> Contrast:
-    """The target "why this rather than that": what speaks for both classes alike cancels.
+    """Return the target "why this class rather than that": evidence for both classes alike cancels.
 
     Example:
         >>> whence.explain(model, inputs, target=whence.contrast("beagle", "tabby"))
@@ -65,17 +65,17 @@ def contrast(target: Any, other: Any) -> Contrast:
 
 @dataclass(frozen=True)
 class Every:
-    """Several targets, each explained, with one forward for all.
+    """Several targets, each explained, with one forward pass for all.
 
     Attributes:
-        targets: what :func:`whence.explain` takes for a target.
+        targets: each as in :func:`whence.explain`.
     """
 
     targets: tuple[Any, ...]
 
 
 def every(targets: Iterable[Any]) -> Every:
-    """Several targets at once; the answer is a list with an explanation for each, in their order.
+    """Return several targets as one; they are explained as a list, one explanation for each, in their order.
 
     Example:
         >>> cat, dog = whence.explain(model, inputs, target=whence.every(["tabby", "beagle"]))
@@ -86,60 +86,61 @@ def every(targets: Iterable[Any]) -> Every:
 
 
 @dataclass(frozen=True, eq=False)
-class Labelled:
-    """A function of a model's output that looks at the names of its classes, too.
+class LabelledTarget:
+    """A target function of a model's output and its class names.
 
     Attributes:
-        function: of the output and the names.
-        said: what a reader is told that it is.
-        labels: the names, once they are known.
+        function: of the output and the class names.
+        description: its name in explanations.
+        labels: the class names, once they are known.
     """
 
     function: Callable[[Any, Mapping[int, str]], Tensor]
-    said: str
+    description: str
     labels: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def __name__(self) -> str:
-        return self.said
+        return self.description
 
     def __call__(self, outputs: Any) -> Tensor:
-        """``[batch]``: its value."""
+        """Return the target's value, ``[batch]``."""
         return self.function(outputs, self.labels)
 
 
-def labelled(target: Any, labels: Mapping[int, str]) -> Any:
-    """A target that knows the names of the classes, if it asks for them and does not know them yet."""
-    return replace(target, labels=labels) if isinstance(target, Labelled) and not target.labels else target
+def with_labels(target: Any, labels: Mapping[int, str]) -> Any:
+    """Return a target with the class names, if it needs them and has none yet."""
+    return replace(target, labels=labels) if isinstance(target, LabelledTarget) and not target.labels else target
 
 
 OneTarget = None | int | str | Sequence[int | str] | Tensor | Callable[[Any], Tensor] | At | Contrast
 Target = OneTarget | Every
 
 
-def checked(target: Any) -> Any:
-    """A target in numbers and lists of Python, however it was given; an error for what is no target."""
+def parse_target(target: Any) -> Any:
+    """Return a target in Python numbers and lists, whatever types it was given in, or raise an error if it is none."""
     if isinstance(target, Every):
         if any(isinstance(one, Every) for one in target.targets):
             raise TargetError("A whence.every holds another one: list all targets in one.")
-        return Every(tuple(checked(one) for one in target.targets))
+        return Every(tuple(parse_target(one) for one in target.targets))
     if isinstance(target, At):
         rule = "At a position there is a class, a token or a whence.contrast"
         inner = target.target
-        return At(positions(target.position), _pair(inner) if isinstance(inner, Contrast) else _class(inner, rule))
+        parsed = _parse_contrast(inner) if isinstance(inner, Contrast) else _parse_class(inner, rule)
+        return At(positions(target.position), parsed)
     if isinstance(target, Contrast):
-        return _pair(target)
-    return target if callable(target) else plain(target)
+        return _parse_contrast(target)
+    return target if callable(target) else classes(target)
 
 
-def _pair(target: Contrast) -> Contrast:
+def _parse_contrast(target: Contrast) -> Contrast:
     rule = "A contrast is of two classes, tokens or labels"
-    return Contrast(_class(target.target, rule), _class(target.other, rule))
+    return Contrast(_parse_class(target.target, rule), _parse_class(target.other, rule))
 
 
-def _class(target: Any, rule: str) -> Any:
-    """What is no function and no target of another kind."""
+def _parse_class(target: Any, rule: str) -> Any:
+    """Return classes and labels, or raise an error for a function or a target of another kind."""
     if callable(target) or isinstance(target, At | Contrast | Every):
         kind = "a function" if callable(target) else f"a target of its own ({target!r})"
         raise TargetError(f"{rule}, not {kind}. Let one function say it all: target=lambda outputs: <Tensor[batch]>.")
-    return plain(target)
+    return classes(target)
