@@ -13,7 +13,7 @@ from whence.methods.registry import REGISTRY
 from whence.methods.transformer_attribution import TransformerAttribution
 from whence.propagation.rules.linear import z_box
 from whence.propagation.rules.relevance import RelevanceRules
-from whence.readout.map_walk import walk_twice
+from whence.readout.map_walk import visit_relevance
 from whence.tracing.node import on_gradient
 
 METHOD = "transformer-attribution"
@@ -189,7 +189,7 @@ def test_bert_relevance_entering_the_encoder_is_the_published_full_lrp(variant):
 
 def blocks_agree(z, block, run):
     found = {}
-    walk_twice(run, lambda i, _, *shown: found.update({i: shown}), [run.boundaries[0].tensor])
+    visit_relevance(run, lambda i, _, *shown: found.update({i: shown}), [run.boundaries[0].tensor])
     for i, record in enumerate(run.trace.attentions):
         gradient, relevance = found[i]
         assert relative(record.map(), z[f"ours_{block}{i}_attn"]) < EXACT

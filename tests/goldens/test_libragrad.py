@@ -15,7 +15,7 @@ import whence
 from tests.support import tiny
 from tests.support.checks import EXACT, relative
 from tests.support.goldens import golden, load
-from whence.readout.bias_relevance import stretches
+from whence.readout.bias_relevance import token_slices
 from whence.tracing.axes import Axis, Part
 
 RULES = {"NG": "gradient", "LX1": "libra", "LX-GA-D2": "attn-lrp", "LX-NA": "ali-lrp"}
@@ -298,12 +298,12 @@ def test_the_probability_is_that_of_the_class():
 def test_parts_of_an_axis_that_are_tokens():
     tokens = (Axis(5),)
     cut = (Axis(3, (Part(tokens, 1, 3),)),)
-    assert stretches(tokens, tokens) == [(0, 0, 5)]
-    assert stretches(cut, tokens) == [(0, 1, 3)]
+    assert token_slices(tokens, tokens) == [(0, 0, 5)]
+    assert token_slices(cut, tokens) == [(0, 1, 3)]
     joined = (Axis(7, (Part(None, 0, 2), Part(cut, 0, 3), Part(tokens, 3, 2))),)
-    assert stretches(joined, tokens) == [(2, 1, 3), (5, 3, 2)]
-    assert stretches((Axis(4, (Part(joined, 3, 4),)),), tokens) == [(0, 2, 2), (2, 3, 2)]
-    assert stretches((Axis(5),), tokens) == stretches((), tokens) == stretches((), ()) == []
+    assert token_slices(joined, tokens) == [(2, 1, 3), (5, 3, 2)]
+    assert token_slices((Axis(4, (Part(joined, 3, 4),)),), tokens) == [(0, 2, 2), (2, 3, 2)]
+    assert token_slices((Axis(5),), tokens) == token_slices((), tokens) == token_slices((), ()) == []
 
 
 def test_what_it_cannot_do_is_said():

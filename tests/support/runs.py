@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from whence.methods.registry import create
-from whence.readout.map_walk import walk
+from whence.readout.map_walk import visit_gradients
 from whence.runs.forward import forwarded
 from whence.runs.model_inputs import prepare
 
@@ -18,5 +18,5 @@ def traced(model, inputs, method, target=None, **options):
 def looked_at(run):
     """Each attention's map and its gradient, by index, in the order in which they are shown."""
     found = {}
-    walk(run, lambda i, _, A, gradient: found.__setitem__(i, (A.clone(), gradient.clone())))
+    visit_gradients(run, lambda i, _, A, gradient: found.__setitem__(i, (A.clone(), gradient.clone())))
     return found

@@ -18,9 +18,9 @@ from torch import Tensor
 from ..errors import MethodError
 from ..propagation.rulebook import Rulebook
 from ..propagation.rules.gradient import show_map
-from ..readout.cross_stream_rollup import Update, explained, relate, replace
+from ..readout.cross_stream_rollup import Update, explained_scores, keep_last, roll_up_states
 from ..readout.map_walk import last_gradient
-from ..readout.rollup import column_sums, read_rows, require_attention, require_maps, several_streams
+from ..readout.rollup import column_sums, has_several_streams, require_attention, require_maps, target_rows
 from ..runs.run import Run
 from .base import Method, Reading
 from .registry import method
@@ -54,7 +54,7 @@ class AttentionLevel(Method):
 
     def streams(self, run: Run, maps: list[Tensor], update: Update) -> Reading:
         """The explained rows of several streams, from each attention's ``[batch, queries, keys]``."""
-        (_, scores), *others = explained(run, relate(run, maps, update), every=self.rows == "all")
+        (_, scores), *others = explained_scores(run, roll_up_states(run, maps, update), every=self.rows == "all")
         return Reading(scores, others=others)
 
 
@@ -81,13 +81,13 @@ class Attention(AttentionLevel):
     def read(self, run: Run) -> Reading:
         """The explained rows of the map."""
         require_attention(run, self.name, self.layer)
-        if several_streams(run):
+        if has_several_streams(run):
             if self.layer != -1:
                 raise MethodError(f"The model has several streams of tokens: `layer` must be -1, not {self.layer}.")
-            return self.streams(run, [self._heads(record.map()) for record in run.trace.attentions], replace)
+            return self.streams(run, [self._heads(record.map()) for record in run.trace.attentions], keep_last)
         gradient = self.attention(run, self.layer)
         A = self._heads(run.trace.attentions[self.layer].map())
-        scores = column_sums(A, run.mask) if self.rows == "all" else (read_rows(gradient) @ A)[:, 0]
+        scores = column_sums(A, run.mask) if self.rows == "all" else (target_rows(gradient) @ A)[:, 0]
         return Reading(scores)
 
     def _heads(self, maps: Tensor) -> Tensor:

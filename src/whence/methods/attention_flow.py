@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 
 from .._utils.optional_imports import need
-from ..readout.rollup import read_rows, require_local, require_maps
+from ..readout.rollup import require_local, require_maps, target_rows
 from ..runs.run import Run
 from .attention import AttentionLevel
 from .base import Reading
@@ -57,7 +57,7 @@ class AttentionFlow(AttentionLevel):
         gradient = self.attention(run, self.start_layer)
         maps = (record.map().mean(1) for record in run.trace.attentions[self.start_layer :])
         means = torch.stack(list(maps), 1).double().cpu()  # [batch, layers, queries, keys]
-        rows = read_rows(gradient)[:, 0].double().cpu()
+        rows = target_rows(gradient)[:, 0].double().cpu()
         scores = torch.zeros_like(rows)
         for i in range(len(rows)):
             real = torch.arange(rows.shape[1])

@@ -41,16 +41,16 @@ from torch import Tensor
 
 from ..errors import MethodError
 from ..propagation.rulebook import Rulebook
-from ..readout.residual_blocks import Block, blocks, vectors
+from ..readout.residual_blocks import Block, blocks, token_vectors
 from ..readout.rollup import (
     all_rows,
-    looked_at,
+    attended_pairs,
     positive_mean,
-    read_rows,
     require_local,
     require_maps,
     roll_up,
-    stacked,
+    stack_layers,
+    target_rows,
 )
 from ..runs.run import Run
 from ..tracing.attention_record import AttentionRecord
@@ -108,13 +108,13 @@ class BiAttention(Method):
         if self.variant == "head":
             shares = [head_weights(A, g) for A, g in zip(attention, gradients, strict=True)]
             maps = [(A * share[..., None, None]).sum(1) for A, share in zip(attention, shares, strict=True)]
-            heads = stacked(shares)
+            heads = stack_layers(shares)
         else:
             stream = blocks(run, self.name)
             tokens = [token_weights(run, r, b) for r, b in zip(records, stream, strict=True)]
             maps = [A.mean(1) * weight[:, None] for A, weight in zip(attention, tokens, strict=True)]
         R = roll_up(maps[self.start_layer :], all_rows(maps[0]))
-        rows = read_rows(gradients[-1])
+        rows = target_rows(gradients[-1])
         return Reading((rows.mT * self.feedback(run, gradients[-1]) * R).sum(1), heads=heads)
 
     def feedback(self, run: Run, gradient: Tensor) -> Tensor:
@@ -131,7 +131,7 @@ class BiAttention(Method):
 
 def head_weights(A: Tensor, gradient: Tensor) -> Tensor:
     """``I_h``, ``[batch, heads]``: the mean of ``|A^T dy/dA|``, divided by its sum over heads."""
-    importance = (A.mT @ (gradient * looked_at(A))).abs().mean((-2, -1))
+    importance = (A.mT @ (gradient * attended_pairs(A))).abs().mean((-2, -1))
     return importance / importance.sum(-1, keepdim=True).clamp(min=torch.finfo(A.dtype).tiny)
 
 
@@ -141,8 +141,8 @@ def token_weights(run: Run, record: AttentionRecord, block: Block) -> Tensor:
     assert p is not None
     shape = [n if d in (record.query, record.key) else 1 for d, n in enumerate(p.shape)]
     alone = torch.eye(p.shape[record.key], dtype=p.dtype, device=p.device).reshape(shape).expand_as(p)
-    written = vectors(run, block.branch, derivative(block.branch, p, alone)).norm(dim=-1)
-    length = vectors(run, block.before).norm(dim=-1)
+    written = token_vectors(run, block.branch, derivative(block.branch, p, alone)).norm(dim=-1)
+    length = token_vectors(run, block.before).norm(dim=-1)
     return torch.where(length > 0, written / length, 0.0)
 
 

@@ -57,7 +57,7 @@ from ..propagation.rulebook import Rulebook
 from ..propagation.rules.gradient import detach_deviation, show_map
 from ..readout.head_routes import HeadRoutes, RouteRecorder, RouteRulebook, routes
 from ..readout.map_walk import last_gradient
-from ..readout.rollup import read_rows, require_local, require_maps, stacked
+from ..readout.rollup import require_local, require_maps, stack_layers, target_rows
 from ..runs.run import Run
 from ..tracing.node import edge_of
 from .base import Method, Reading
@@ -156,9 +156,9 @@ class FlashTrace(Method):
 
     def rulebook(self) -> Rulebook:
         """Norms with constant deviations; fused attention stays fused, and routes are looked at."""
-        watch = RouteRecorder()
+        recorder = RouteRecorder()
         book = {"attention": show_map, "norm": detach_deviation, "normalise": detach_deviation}
-        return RouteRulebook(watch.watched(book), books=False, watch=watch)
+        return RouteRulebook(recorder.wrap_rules(book), books=False, recorder=recorder)
 
     def read(self, run: Run) -> Reading:
         """Shares of the prompt, ``[batch, tokens]``; of each layer, and of each head of it, besides."""
@@ -172,14 +172,14 @@ class FlashTrace(Method):
         every = zip(*(hop.shares for hop in hops), strict=True)
         shares = [(ratios * torch.stack(layer)).sum(0) * where.prompt[:, None] for layer in every]
         layers = torch.stack([share.sum(1) for share in shares], 1)
-        return Reading(layers.sum(1), layers, stacked([share.sum(-1) for share in shares]))
+        return Reading(layers.sum(1), layers, stack_layers([share.sum(-1) for share in shares]))
 
     def trace(self, run: Run) -> tuple[SpanMasks, list[Hop]]:
         """Where the span is, and what each hop from there finds, on all tokens."""
         require_maps(run, self.name)
         require_local(run, self.name)
         assert isinstance(run.rulebook, RouteRulebook)
-        found = routes(run, run.rulebook.watch, self.name)
+        found = routes(run, run.rulebook.recorder, self.name)
         where = self.places(run, found[0].rows)  # behind the routes: its backward lets go of what is behind the blocks
         keep = 1 - stopped(run, self.stop, found[0].rows) if self.stop else torch.ones_like(found[0].rows)
 
@@ -198,7 +198,7 @@ class FlashTrace(Method):
 
     def layer(self, route: HeadRoutes, weights: Tensor, rows: slice) -> Tensor:
         """``e_jh`` of one layer, ``[batch, heads, tokens]``, for weights ``[batch, rows]`` of some rows."""
-        v, behind, before = self.values(route), route.behind()[:, rows], route.before()[:, rows]
+        v, behind, before = self.values(route), route.after()[:, rows], route.before()[:, rows]
         attention, w = route.attention(rows), weights[:, None]
         pieces = cut(weights.shape[1], v[..., 0].numel())
         if self.variant == "matrix":
@@ -222,7 +222,7 @@ class FlashTrace(Method):
         """Where the span and the prompt are, as numbers of the kind of ``like``, ``[batch, tokens]``."""
         batch, tokens = like.shape
         if self.span is None:
-            rows = read_rows(last_gradient(run))[:, 0]
+            rows = target_rows(last_gradient(run))[:, 0]
             return SpanMasks(rows, torch.zeros_like(rows), torch.ones_like(rows), slice(0, tokens), slice(0, 0))
         padding = run.mask if run.mask is not None and run.mask.shape == like.shape else torch.zeros_like(like)
         real = padding.cpu() == 0

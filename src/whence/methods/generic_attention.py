@@ -37,17 +37,17 @@ import torch
 from torch import Tensor
 
 from ..errors import MethodError
-from ..readout.cross_stream_rollup import State, accumulate, explained, from_layer, relate
-from ..readout.map_walk import LayerMap, MapAccumulator, walk
+from ..readout.cross_stream_rollup import State, accumulate, explained_scores, roll_up_states, zero_layers_before
+from ..readout.map_walk import LayerMap, MapAccumulator, visit_gradients
 from ..readout.rollup import (  # fmt: skip
     all_rows,
     column_sums,
-    explained_rows,
+    has_several_streams,
     require_attention,
     require_local,
-    roll,
-    several_streams,
-    stacked,
+    roll_layer,
+    row_weights,
+    stack_layers,
 )
 from ..runs.batched_targets import read_at_once
 from ..runs.run import Run
@@ -94,13 +94,13 @@ class GenericAttention(AttentionLevel):
         require_local(run, self.name)
         if self.token is not None and not 0 <= self.token < size_of(run.tokens()):
             raise MethodError(f"There is no token {self.token}: there are {size_of(run.tokens())}, from 0.")
-        return self._streams(run) if several_streams(run) else self._rolled_up(run)
+        return self._streams(run) if has_several_streams(run) else self._rolled_up(run)
 
     def _rolled_up(self, run: Run) -> Reading:
         """Of one stream: the explained rows walk down the layers as the backward does."""
         scores, *found = read_at_once(run, functools.partial(self._walked, run))
         layers = len(run.trace.attentions)
-        return Reading(scores, heads=stacked(found[:layers]), pairs=stacked(found[layers:]))
+        return Reading(scores, heads=stack_layers(found[:layers]), pairs=stack_layers(found[layers:]))
 
     def _walked(self, run: Run) -> tuple[Tensor, ...]:
         """``[batch, keys]``, then for each layer the mass of its heads, ``[batch, heads]``, and its pairs, if asked."""
@@ -117,12 +117,12 @@ class GenericAttention(AttentionLevel):
         def done(i: int, layer: LayerMap) -> None:
             nonlocal rows
             if i == last and self.rows == "target" and self.token is None:
-                rows = explained_rows(layer.read)
+                rows = row_weights(layer.read)
             shares[i] = layer.mass
             if run.rulebook.inside:
                 pairs[i] = layer.map
             if i in used:
-                rows = roll(rows, layer.map, self.normalise)
+                rows = roll_layer(rows, layer.map, self.normalise)
 
         gather(run, done)
         scores = column_sums(rows, run.mask) if self.rows == "all" else rows[:, 0]
@@ -131,9 +131,9 @@ class GenericAttention(AttentionLevel):
     def _streams(self, run: Run) -> Reading:
         """Of several streams: every attention's map first, then the states of all tokens."""
         maps, shares = self.maps(run, keep=True)
-        written = relate(run, from_layer(run, maps, self.start_layer), self.update)
-        (_, scores), *others = explained(run, written, every=self.rows == "all", token=self.token)
-        return Reading(scores, heads=stacked(shares), others=others)
+        written = roll_up_states(run, zero_layers_before(run, maps, self.start_layer), self.update)
+        (_, scores), *others = explained_scores(run, written, every=self.rows == "all", token=self.token)
+        return Reading(scores, heads=stack_layers(shares), others=others)
 
     def maps(self, run: Run, keep: bool = False) -> tuple[list[Tensor], list[Tensor]]:
         """Each attention's map of eq. 5, ``[batch, queries, keys]``, and the mass of its heads, ``[batch, heads]``."""
@@ -176,4 +176,4 @@ def gather(run: Run, done: Callable[[int, LayerMap], None], keep: bool = False) 
     def visit(i: int, piece: Piece, A: Tensor, gradient: Tensor) -> None:
         gathering.add(i, piece, (gradient * A).clamp_(min=0), gradient)
 
-    walk(run, visit, keep)
+    visit_gradients(run, visit, keep)

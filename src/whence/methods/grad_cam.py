@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from ..errors import MethodError
-from ..readout.cross_stream_rollup import replace
-from ..readout.map_walk import walk
-from ..readout.rollup import column_sums, read_rows, require_attention, several_streams
+from ..readout.cross_stream_rollup import keep_last
+from ..readout.map_walk import visit_gradients
+from ..readout.rollup import column_sums, has_several_streams, require_attention, target_rows
 from ..runs.run import Run
 from ..tracing.fused_attention import Piece
 from .attention import AttentionLevel
@@ -52,12 +52,12 @@ class GradCam(AttentionLevel):
     def read(self, run: Run) -> Reading:
         """The explained rows of the weighed map."""
         require_attention(run, self.name)
-        if several_streams(run):
-            return self.streams(run, self._cams(run), replace)
+        if has_several_streams(run):
+            return self.streams(run, self._cams(run), keep_last)
         gradient = self.attention(run)
         weights = self._weights(gradient, run.mask, run.mask)
         cam = (run.trace.attentions[-1].map() * weights).mean(1).clamp(min=0)
-        scores = column_sums(cam, run.mask) if self.rows == "all" else (read_rows(gradient) @ cam)[:, 0]
+        scores = column_sums(cam, run.mask) if self.rows == "all" else (target_rows(gradient) @ cam)[:, 0]
         return Reading(scores)
 
     def _cams(self, run: Run) -> list[Tensor]:
@@ -72,7 +72,7 @@ class GradCam(AttentionLevel):
             weights = self._weights(gradient, absent, hidden, own=queries == keys)
             cams[i][piece[:1]] += (A * weights).sum(1) / records[i].shape[0]
 
-        walk(run, visit, keep=True)
+        visit_gradients(run, visit, keep=True)
         return [cam.clamp(min=0) for cam in cams]
 
     def _weights(self, gradient: Tensor, absent: Tensor | None, hidden: Tensor | None, own: bool = True) -> Tensor:
@@ -83,7 +83,7 @@ class GradCam(AttentionLevel):
             absent, hidden: queries and keys that are padding.
             own: whether queries and keys are the same tokens.
         """
-        rows = read_rows(gradient)
+        rows = target_rows(gradient)
         real = _real(gradient[:, 0, 0], hidden)
         if self.weights == "map":
             pairs = real[:, None, None, :] * _real(gradient[:, 0, :, 0], absent)[:, None, :, None]

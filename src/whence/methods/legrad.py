@@ -33,8 +33,8 @@ from torch import Tensor
 
 from ..errors import MethodError, ModelError
 from ..propagation.rulebook import Rulebook
-from ..readout.residual_blocks import blocks, laid_out, padding, vectors
-from ..readout.rollup import looked_at, require_local, require_maps, stacked
+from ..readout.residual_blocks import blocks, from_token_vectors, padding, token_vectors
+from ..readout.rollup import attended_pairs, require_local, require_maps, stack_layers
 from ..runs.run import Run
 from ..tracing.attention_record import AttentionRecord
 from ..tracing.node import edge_of
@@ -79,7 +79,7 @@ class LeGrad(Method):
         found = [self.sensitivity(run, record, block.after) for record, block in used]
         found = [torch.zeros_like(found[0])] * first + found  # a place for every block
         layers = torch.stack([by_head.mean(1) for by_head in found], 1)
-        return Reading(layers.sum(1), layers, stacked([by_head.sum(-1) for by_head in found]))
+        return Reading(layers.sum(1), layers, stack_layers([by_head.sum(-1) for by_head in found]))
 
     def sensitivity(self, run: Run, record: AttentionRecord, after: Tensor) -> Tensor:
         """``[batch, heads, keys]``: the mean over queries of ``(ds/dA)^+``, the answer read from the block's output."""
@@ -87,20 +87,22 @@ class LeGrad(Method):
         assert p is not None
         share = token_shares(run, after)
         (gradient,) = torch.autograd.grad(after, p, self.pull(run, after, share), retain_graph=True)
-        positive = (record.arrange(gradient) * looked_at(record.arrange(p.detach()))).clamp(min=0)
+        positive = (record.arrange(gradient) * attended_pairs(record.arrange(p.detach()))).clamp(min=0)
         return (positive * share[:, None, :, None]).sum(-2)
 
     def pull(self, run: Run, after: Tensor, share: Tensor) -> Tensor:
         """The gradient with respect to a block's output of the answer that the head gives to its mean over tokens."""
-        last, x = run.boundaries[-1], vectors(run, after)
-        mean = laid_out(run, last.tensor, (x * share[..., None]).sum(1, keepdim=True).expand_as(x))
+        last, x = run.boundaries[-1], token_vectors(run, after)
+        mean = from_token_vectors(run, last.tensor, (x * share[..., None]).sum(1, keepdim=True).expand_as(x))
         gradient, past = self._of_the_head(run, mean) or self._of_the_model(run, mean)
         if past is not None and bool(past.any()):
             raise ModelError(
                 f"The model's answer does not depend on its last block's output alone, so that '{self.name}' cannot "
                 "read it from another block. Use generic-attention, or an input-level method (conservative-lrp)."
             )
-        return laid_out(run, after, vectors(run, last.tensor, gradient).sum(1, keepdim=True) * share[..., None])
+        return from_token_vectors(
+            run, after, token_vectors(run, last.tensor, gradient).sum(1, keepdim=True) * share[..., None]
+        )
 
     def _of_the_head(self, run: Run, value: Tensor) -> tuple[Tensor, Tensor | None] | None:
         """Gradients with respect to a value at the end of the last block, and past it; the head alone is run again."""
@@ -120,11 +122,11 @@ class LeGrad(Method):
         there = run.retrace({last.node.seq: value})
         end, first = there.boundaries[-1].tensor, there.boundaries[0].tensor
         gradient, past = there.backward([end, first])
-        return laid_out(run, last.tensor, vectors(there, end, gradient)), past
+        return from_token_vectors(run, last.tensor, token_vectors(there, end, gradient)), past
 
 
 def token_shares(run: Run, like: Tensor) -> Tensor:
     """``[batch, tokens]``: what each token counts in a mean over tokens; padding counts 0."""
-    x = vectors(run, like)
+    x = token_vectors(run, like)
     real = (~padding(run, x)).to(x.dtype)
     return real / real.sum(-1, keepdim=True).clamp(min=1)

@@ -174,7 +174,7 @@ class LibraGrad(InputLevel):
         if self.at == "pixel" and self.rules == "libra":
             book["convolution"] = suppress_dissent
         biases = BiasRecorder() if self.readout.startswith("full-grad") else None
-        return _BiasRulebook(biases.watched(book) if biases else book, maps=self.readout == "att-cat", biases=biases)
+        return _BiasRulebook(biases.wrap_rules(book) if biases else book, maps=self.readout == "att-cat", biases=biases)
 
     def read(self, run: Run) -> Reading:
         """``[batch, tokens]``: the chosen read-out."""

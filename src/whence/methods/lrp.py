@@ -30,7 +30,7 @@ from ..propagation.relevance_function import BackwardOp, Phase
 from ..propagation.rulebook import Rulebook
 from ..propagation.rules.linear import EPS, pull, safe_divide, z_box
 from ..propagation.rules.relevance import PartialSum, RelevanceRules
-from ..readout.rollup import positive_mean, read_rows, require_maps
+from ..readout.rollup import positive_mean, require_maps, target_rows
 from ..runs.run import Run
 from ..tracing.reductions import precise
 from .base import Method, Reading
@@ -153,5 +153,5 @@ class PartialLRP(PlainLRP):
         assert record.probabilities is not None
         (gradient,) = run.backward([record.probabilities], keep=True)
         (relevance,) = run.backward([record.probabilities], relevance=True)
-        rows = read_rows(record.arrange(gradient))
+        rows = target_rows(record.arrange(gradient))
         return Reading((precise(rows) @ positive_mean(precise(record.arrange(relevance))))[:, 0])

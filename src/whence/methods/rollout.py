@@ -17,8 +17,16 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..readout.cross_stream_rollup import State, accumulate, from_layer
-from ..readout.rollup import all_rows, column_sums, read_rows, require_attention, require_local, roll, several_streams
+from ..readout.cross_stream_rollup import State, accumulate, zero_layers_before
+from ..readout.rollup import (
+    all_rows,
+    column_sums,
+    has_several_streams,
+    require_attention,
+    require_local,
+    roll_layer,
+    target_rows,
+)
 from ..runs.run import Run
 from ..tracing.axes import Dim
 from .attention import AttentionLevel
@@ -47,17 +55,17 @@ class Rollout(AttentionLevel):
         """The explained rows of the product."""
         require_attention(run, self.name, self.start_layer)
         require_local(run, self.name)
-        if several_streams(run):
-            maps = from_layer(run, [record.map().mean(1) for record in run.trace.attentions], self.start_layer)
+        if has_several_streams(run):
+            maps = zero_layers_before(run, [record.map().mean(1) for record in run.trace.attentions], self.start_layer)
             return self.streams(run, maps, self.update)
         gradient = self.attention(run, self.start_layer)
-        total = read_rows(gradient)
+        total = target_rows(gradient)
         if self.rows == "all":
             total = all_rows(total)
         for record in reversed(run.trace.attentions[self.start_layer :]):
             A = record.map().mean(1)
             if self.residual:
-                total = roll(total, A, normalise=True)
+                total = roll_layer(total, A, normalise=True)
             else:
                 total = total @ (A / A.sum(-1, keepdim=True).clamp(min=1e-30))
         return Reading(column_sums(total, run.mask) if self.rows == "all" else total[:, 0])

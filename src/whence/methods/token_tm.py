@@ -31,8 +31,8 @@ from torch import Tensor
 from ..errors import MethodError
 from ..propagation.rulebook import Rulebook
 from ..propagation.rules.gradient import expose_heads
-from ..readout.residual_blocks import Block, blocks, padding, vectors
-from ..readout.rollup import positive_mean, read_rows, require_local, require_maps
+from ..readout.residual_blocks import Block, blocks, padding, token_vectors
+from ..readout.rollup import positive_mean, require_local, require_maps, target_rows
 from ..runs.run import Run
 from .base import Method, Reading
 from .libragrad import RULES
@@ -78,17 +78,17 @@ class TokenTM(Method):
         found = run.backward(probabilities)
         maps = [r.arrange(p.detach()).mean(1) for r, p in zip(records, probabilities, strict=True)]
         gradients = [r.arrange(g) for r, g in zip(records, found, strict=True)]
-        row = read_rows(gradients[-1])[:, 0]
+        row = target_rows(gradients[-1])[:, 0]
         for A, gradient, block in zip(maps[::-1], gradients[::-1], stream[::-1], strict=True):
             W_att, W_mlp = weights(run, block)
             row = row + row * W_mlp
             row = row + (row[:, None] @ (A * positive_mean(gradient)))[:, 0] * W_att
-        return Reading(row * vectors(run, stream[0].before).norm(dim=-1))
+        return Reading(row * token_vectors(run, stream[0].before).norm(dim=-1))
 
 
 def weights(run: Run, block: Block) -> tuple[Tensor, Tensor]:
     """The diagonals ``[batch, tokens]`` of a block's ``W_att`` and ``W_mlp``; the latter is 0 where no MLP follows."""
-    before, between, after = (vectors(run, t) for t in (block.before, block.between, block.after))
+    before, between, after = (token_vectors(run, t) for t in (block.before, block.between, block.after))
     none = torch.zeros_like(before[..., 0])
     return _weight(run, before, between), none if block.between is block.after else _weight(run, between, after)
 

@@ -39,9 +39,9 @@ from ..propagation.rulebook import Rulebook
 from ..propagation.rules.fused_attention import FusedAttentionRule
 from ..propagation.rules.linear import EPS
 from ..propagation.rules.relevance import RelevanceRules
-from ..readout.cross_stream_rollup import explained, from_layer, relate
-from ..readout.map_walk import LayerMap, MapAccumulator, walk_twice
-from ..readout.rollup import explained_rows, require_attention, require_local, roll_up, several_streams, stacked
+from ..readout.cross_stream_rollup import explained_scores, roll_up_states, zero_layers_before
+from ..readout.map_walk import LayerMap, MapAccumulator, visit_relevance
+from ..readout.rollup import has_several_streams, require_attention, require_local, roll_up, row_weights, stack_layers
 from ..runs.batched_targets import read_at_once
 from ..runs.run import Run
 from ..runs.token_streams import entries
@@ -111,7 +111,7 @@ class TransformerAttribution(Method):
         """The explained rows of the roll-up."""
         require_attention(run, self.name, self.start_layer, self.block)
         require_local(run, self.name)
-        several = several_streams(run)
+        several = has_several_streams(run)
         *found, rows = read_at_once(run, lambda: self.maps(run, keep=several))
         maps, shares = found[: len(found) // 2], found[len(found) // 2 :]
         end = run.boundaries[0].tensor if run.boundaries else None
@@ -120,14 +120,14 @@ class TransformerAttribution(Method):
         if several:
             if self.block is not None:
                 raise MethodError("The model has several streams of tokens: `block` is for models with one.")
-            written = relate(run, from_layer(run, maps, self.start_layer), GenericAttention().update)
-            (_, scores), *others = explained(run, written)
-            return Reading(scores, layers, stacked(shares), others=others)
+            written = roll_up_states(run, zero_layers_before(run, maps, self.start_layer), GenericAttention().update)
+            (_, scores), *others = explained_scores(run, written)
+            return Reading(scores, layers, stack_layers(shares), others=others)
         if self.block is not None:
             scores = (rows @ maps[self.block])[:, 0]
         else:
             scores = roll_up(maps[self.start_layer :], rows, self.normalise)[:, 0]
-        return Reading(scores, layers, stacked(shares), pairs=stacked(maps) if run.rulebook.inside else None)
+        return Reading(scores, layers, stack_layers(shares), pairs=stack_layers(maps) if run.rulebook.inside else None)
 
     def maps(self, run: Run, keep: bool = False) -> list[Tensor]:
         """Each attention's ``E_h((dy/dA * R)^+)``, ``[batch, queries, keys]``.
@@ -145,9 +145,9 @@ class TransformerAttribution(Method):
 
         first = [*(b.tensor for b in run.boundaries[:1]), *(t for t, _ in entries(run))]
         ends = list({id(t): t for t in first}.values())  # so that the ledger reaches the first block's input
-        walk_twice(run, visit, ends, keep)
+        visit_relevance(run, visit, ends, keep)
         for i, record in enumerate(records):
             heads, queries, keys = record.shape
             layers.setdefault(i, LayerMap(record.zeros(queries, keys), record.zeros(heads), record.zeros(queries)))
         found = [layers[i] for i in range(len(records))]
-        return [*(x.map for x in found), *(x.mass for x in found), explained_rows(found[-1].read)]
+        return [*(x.map for x in found), *(x.mass for x in found), row_weights(found[-1].read)]

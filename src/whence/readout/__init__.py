@@ -1,1 +1,1 @@
-"""From attention maps, gradients and relevance to scores per token. It knows no method."""
+"""From attention maps, gradients and relevance to scores per token. It does not depend on any method."""

@@ -1,7 +1,7 @@
-"""What the biases of a model carry, per token: each bias times the gradient of what it is added to.
+"""The relevance of a model's biases, per token: each bias times the gradient of the sum that it is added to.
 
 A bias is the constant of an affine operation: of a linear layer, a convolution, a norm, or a constant that is added by
-itself. It counts at the tokens at which it is added. Behind a pooling ([CLS] picked, tokens averaged) there are no
+itself. It counts at the tokens at which it is added. After a pooling ([CLS] selected, tokens averaged) there are no
 tokens: there it is shared evenly among those that the target reads, which have a gradient at the end of their stream.
 """
 
@@ -28,52 +28,52 @@ KINDS = ("linear", "convolution", "norm", "shift-by-constant", "shift")  # of op
 
 
 class BiasRecorder:
-    """Watches every operation that adds a constant, and knows after a backward what the constants carry.
+    """A recorder of every operation that adds a constant; after a backward pass it has the relevance of the constants.
 
     Example:
         >>> biases = BiasRecorder()
-        >>> book = biases.watched({"norm": rules.detach_deviation})
+        >>> book = biases.wrap_rules({"norm": rules.detach_deviation})
         >>> gradients, maps = biases.backward(run, [(place, run.tokens())])
     """
 
     def __init__(self) -> None:
         self._streams: list[_Stream] = []
 
-    def watched(self, book: Mapping[str, Rule]) -> dict[str, Rule]:
-        """The same rules, with an eye on constants."""
-        return {**book, **{kind: _Watched(self, kind, book.get(kind)) for kind in KINDS}}
+    def wrap_rules(self, book: Mapping[str, Rule]) -> dict[str, Rule]:
+        """Return the same rules, with added constants recorded."""
+        return {**book, **{kind: _BiasRule(self, kind, book.get(kind)) for kind in KINDS}}
 
     def backward(self, run: Run, places: Sequence[tuple[Tensor, Dim]]) -> tuple[list[Tensor], list[Tensor]]:
-        """Send the seed back to where streams of tokens begin.
+        """Run a backward pass to where streams of tokens begin.
 
         Args:
-            run: a run under watched rules.
-            places: what enters each stream, and its token axis. Biases before that are part of it.
+            run: a run under the rules of :meth:`wrap_rules`.
+            places: the input of each stream, and its token axis. Biases before that are part of it.
 
         Returns:
-            The gradient at each place, and ``[batch, tokens]`` for each: what the biases carry.
+            The gradient at each place, and ``[batch, tokens]`` for each: the relevance of the biases.
         """
         streams = self._streams = [_Stream.of(run, place, tokens) for place, tokens in places]
         try:
             found = run.backward([*(s.place for s in streams), *(s.end for s in streams)])
         finally:
             self._streams = []  # the graph holds this object, so it must not hold the graph
-        maps = [s.map + _shared(s, end, run) for s, end in zip(streams, found[len(places) :], strict=True)]
+        maps = [s.map + _share_pooled(s, end, run) for s, end in zip(streams, found[len(places) :], strict=True)]
         return found[: len(places)], maps
 
     def enter(self, node: Node, constant: Tensor, gradient: Tensor) -> None:
-        """Count ``constant x gradient`` where an operation has added the constant."""
-        if not self._streams:  # sent back to learn about the model, not to explain it
+        """Add ``constant x gradient`` where an operation has added the constant."""
+        if not self._streams:  # a backward pass that inspects the model
             return
         gradient = precise(gradient)
-        features = not any(stretches(dim, s.tokens) for dim in node.axes[-1:] for s in self._streams)
+        features = not any(token_slices(dim, s.tokens) for dim in node.axes[-1:] for s in self._streams)
         amount, axes = unmerge(_product(gradient, constant, features), node.axes, node.batch)
-        at = [(s, d) for s in self._streams for d, dim in enumerate(axes) if stretches(dim, s.tokens)]
+        at = [(s, d) for s in self._streams for d, dim in enumerate(axes) if token_slices(dim, s.tokens)]
         wide = sum(size_of(dim) > 1 for dim in axes if node.batch not in dim)
         if len(at) == 1:
             ((stream, d),) = at
             stream.add(arrange(amount, axes, node.batch, (d,)).sum(1), axes[d])
-        elif at and node.inside is not None:  # what is added to the scores of an attention, a mask or positions
+        elif at and node.inside is not None:  # added to the scores of an attention: a mask or positions
             return
         elif at or wide > 1:
             raise ModelError(
@@ -82,15 +82,16 @@ class BiasRecorder:
                 "(readout='input-x-gradient') works."
             )
         else:
-            self._nearest(node).pooled += per_sample(amount, axes, node.batch)
+            self._nearest(node).add_pooled(per_sample(amount, axes, node.batch))
 
     def _nearest(self, node: Node) -> _Stream:
-        """The stream from which something pooled was made."""
-        queue, seen = [node], {node.seq}
+        """Return the stream that a pooled tensor was computed from."""
+        queue = [node]
+        seen = {node.seq}
         while queue and len(self._streams) > 1:
             current = queue.pop(0)
             for stream in self._streams:
-                if any(stretches(dim, stream.tokens) for dim in current.axes):
+                if any(token_slices(dim, stream.tokens) for dim in current.axes):
                     return stream
             queue += [parent for parent in current.parents if parent.seq not in seen]
             seen |= {parent.seq for parent in current.parents}
@@ -98,33 +99,37 @@ class BiasRecorder:
 
 
 def _product(gradient: Tensor, constant: Tensor, features: bool) -> Tensor:
-    """``gradient x constant``, of a bias along features already summed over them; 0 under a mask of infinities."""
+    """Return ``gradient x constant``, summed over features for a bias along them; 0 where a mask is infinite."""
     constant = constant.to(gradient.dtype)
     if features and constant.dim() == 1 and len(constant) == gradient.shape[-1]:
         return (gradient @ constant)[..., None]
     return torch.where(gradient == 0, 0.0, gradient * constant)
 
 
-class _Watched:
-    """A rule, or the lack of one, that tells of the constants that are added under it."""
+class _BiasRule:
+    """A rule, or the plain derivative, that records the constants added under it."""
 
     def __init__(self, biases: BiasRecorder, kind: str, rule: Rule | None) -> None:
-        self.biases, self.rule = biases, rule
+        self.biases = biases
+        self.rule = rule
         self.conserves = kind in EXACT if rule is None else getattr(rule, "conserves", False)  # for the ledger
         self.__name__ = None if rule is None else getattr(rule, "__name__", str(rule))  # for the coverage
 
     def __call__(self, call: Call) -> Any:
         out = call.run() if self.rule is None else self.rule(call)
         constant = None if _of_activation(call) else constant_of(call)
-        return out if constant is None or not out.requires_grad else _Tap.apply(self.biases, call, constant, out)
+        return (
+            out if constant is None or not out.requires_grad else _GradientTap.apply(self.biases, call, constant, out)
+        )
 
 
-class _Tap(torch.autograd.Function):
-    """The identity, whose gradient is told. (A hook on a view is lost when the model overwrites the view.)"""
+class _GradientTap(torch.autograd.Function):
+    """The identity, which records its gradient. (A hook on a view is lost when the model overwrites the view.)"""
 
     @staticmethod
     def forward(ctx: Any, biases: BiasRecorder, call: Call, constant: Tensor, out: Tensor) -> Tensor:
-        ctx.biases, ctx.constant = biases, constant
+        ctx.biases = biases
+        ctx.constant = constant
         call.placed = functools.partial(setattr, ctx, "node")
         return alias(out)
 
@@ -135,7 +140,7 @@ class _Tap(torch.autograd.Function):
 
 
 def _of_activation(call: Call) -> bool:
-    """Whether a number is added to an activation, as GELU written out does: no bias."""
+    """Return whether a number is added to an activation, as in an unfused GELU: this is not a bias."""
     return call.kind == "shift" and node_of(call.traced[0]).activated
 
 
@@ -147,14 +152,14 @@ class TokenSlice(NamedTuple):
     length: int
 
 
-def stretches(dim: Dim, tokens: Dim) -> list[TokenSlice]:
-    """Which parts of an axis are tokens: all, none, or those that were cut out or put beside others."""
+def token_slices(dim: Dim, tokens: Dim) -> list[TokenSlice]:
+    """Return which slices of an axis are tokens: all, none, or those that were sliced out or concatenated to others."""
     if dim == tokens:
         return [TokenSlice(0, 0, size_of(tokens))] if tokens else []
     out: list[TokenSlice] = []
     at = 0
     for part in dim[0].parts if len(dim) == 1 else ():
-        for inner in stretches(part.source or (), tokens):
+        for inner in token_slices(part.source or (), tokens):
             low = max(inner.at, part.start)
             high = min(inner.at + inner.length, part.start + part.length)
             if low < high:
@@ -164,18 +169,20 @@ def stretches(dim: Dim, tokens: Dim) -> list[TokenSlice]:
 
 
 class _Stream:
-    """A stream of tokens: where it begins and ends, and what its biases carry.
+    """A stream of tokens: where it begins and ends, and the relevance of its biases.
 
     Attributes:
-        place: what enters its first block.
+        place: the input of its first block.
         tokens: its token axis.
         end: its last residual sum, or the place itself.
         map: ``[batch, tokens]``, of biases that are added at tokens.
-        pooled: ``[batch]``, of those behind a pooling.
+        pooled: ``[batch]``, of those after a pooling.
     """
 
     def __init__(self, place: Tensor, tokens: Dim, end: Tensor, batch: int) -> None:
-        self.place, self.tokens, self.end = place, tokens, end
+        self.place = place
+        self.tokens = tokens
+        self.end = end
         zeros = precise(place.detach()).new_zeros
         self.map = zeros(batch, size_of(tokens))
         self.pooled = zeros(batch)
@@ -189,19 +196,23 @@ class _Stream:
         return _Stream(place, tokens, next(sums, place), run.trace.batch.size)
 
     def add(self, values: Tensor, dim: Dim) -> None:
-        """Count ``[batch, n]`` values along an axis; those of the model's own entries are of no token."""
+        """Add ``[batch, n]`` values along an axis; those of learned entries, which are not tokens, count as pooled."""
         rest = values.clone()
-        for at, start, length in stretches(dim, self.tokens):
+        for at, start, length in token_slices(dim, self.tokens):
             self.map[:, start : start + length] += values[:, at : at + length]
             rest[:, at : at + length] = 0
-        self.pooled += rest.sum(1)
+        self.add_pooled(rest.sum(1))
+
+    def add_pooled(self, values: Tensor) -> None:
+        """Add ``[batch]`` values of biases that are not at tokens."""
+        self.pooled += values
 
 
-def _shared(stream: _Stream, gradient: Tensor, run: Run) -> Tensor:
-    """``[batch, tokens]``: what is behind a pooling, shared evenly among the tokens that are read."""
+def _share_pooled(stream: _Stream, gradient: Tensor, run: Run) -> Tensor:
+    """Return ``[batch, tokens]``: the relevance of pooled biases, shared evenly among the tokens that are read."""
     sizes = per_token(precise(gradient).abs(), node_of(stream.end).axes, run.trace.batch, stream.tokens)
     read = sizes > 0
     if run.mask is not None and run.mask.shape == read.shape:
         read = torch.where(read.any(1, keepdim=True), read, ~run.mask)
-    read = torch.where(read.any(1, keepdim=True), read, True).to(stream.map.dtype)  # none is read: it is of all
+    read = torch.where(read.any(1, keepdim=True), read, True).to(stream.map.dtype)  # no token is read: all share it
     return stream.pooled[:, None] * read / read.sum(1, keepdim=True)

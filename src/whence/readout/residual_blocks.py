@@ -1,4 +1,4 @@
-"""The blocks of a Transformer: what enters each, what its attention adds, what leaves it, as vectors of tokens."""
+"""The residual blocks of a Transformer: input, attention branch and output of each, as token vectors."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ..tracing.residuals import Residual
 
 @dataclass
 class Block:
-    """The residual stream through one block, as it stands in the graph.
+    """The residual stream through one block, as tensors of the graph.
 
     Attributes:
-        before: what enters the block.
-        branch: what its attention adds to that.
-        between: the stream behind the attention; in a post-norm model, behind the norm that follows it.
-        after: what leaves the block; the same as ``between`` where attention and MLP are added at once.
+        before: the input of the block.
+        branch: the residual branch of its attention.
+        between: the stream after the attention; in a post-norm model, after the norm that follows it.
+        after: the output of the block; the same as ``between`` where attention and MLP are added at once.
     """
 
     before: Tensor
@@ -31,8 +31,8 @@ class Block:
     after: Tensor
 
 
-def surrounding(run: Run, method: str) -> list[Residual]:
-    """The residual addition around each attention, first layer first; a model without them is refused."""
+def attention_residuals(run: Run, method: str) -> list[Residual]:
+    """Return the residual addition around each attention, first layer first; a model without them raises an error."""
     done: set[int] = set()
     around = []
     for residual in run.trace.residuals:
@@ -50,8 +50,8 @@ def surrounding(run: Run, method: str) -> list[Residual]:
 
 
 def blocks(run: Run, method: str) -> list[Block]:
-    """The block of each attention; a model that is not built of such blocks is refused."""
-    around = surrounding(run, method)
+    """Return the block of each attention; a model that is not built of such blocks raises an error."""
+    around = attention_residuals(run, method)
     stream = [r for r in run.trace.residuals if r.output.shape == around[0].output.shape]
     kept = [t for r in stream for t in (r.trunk, r.output)]
     if any(not isinstance(edge_of(t), Tensor) for t in kept) or not all(node_of(r.output).residual for r in stream):
@@ -69,29 +69,31 @@ def blocks(run: Run, method: str) -> list[Block]:
     return out
 
 
-def vectors(run: Run, like: Tensor, values: Tensor | None = None) -> Tensor:
-    """Each token's vector, ``[batch, tokens, features]``, in float32 or better, out of the graph.
+def token_vectors(run: Run, like: Tensor, values: Tensor | None = None) -> Tensor:
+    """Return each token's vector, ``[batch, tokens, features]``, in float32 or better, detached from the graph.
 
     Args:
         run: the run.
-        like: a tensor of the stream, in whatever layout the model has it.
-        values: what to read in its place, of the same shape.
+        like: a tensor of the stream, in any layout.
+        values: values to read instead of its own, of the same shape.
     """
     batch, tokens = run.trace.batch, run.tokens()
     tensor, axes = unmerge((like if values is None else values).detach(), node_of(like).axes, batch)
-    at = next((i for i, dim in enumerate(axes) if dim == tokens and tokens), tensor.dim() - 2)  # or there is one token
+    at = next(
+        (i for i, dim in enumerate(axes) if dim == tokens and tokens), tensor.dim() - 2
+    )  # the default: there is one token
     return arrange(precise(tensor), axes, batch, (at,)).transpose(1, 2)
 
 
-def laid_out(run: Run, like: Tensor, values: Tensor) -> Tensor:
-    """The inverse of :func:`vectors`: ``[batch, tokens, features]`` in the layout and the precision of a tensor."""
+def from_token_vectors(run: Run, like: Tensor, values: Tensor) -> Tensor:
+    """Invert :func:`token_vectors`: return ``[batch, tokens, features]`` in the layout and precision of a tensor."""
     numbers = torch.arange(like.numel(), device=like.device).reshape(like.shape)
     out = torch.empty(like.numel(), dtype=like.dtype, device=like.device)
-    out[vectors(run, like, numbers).reshape(-1)] = values.to(like.dtype).reshape(-1)
+    out[token_vectors(run, like, numbers).reshape(-1)] = values.to(like.dtype).reshape(-1)
     return out.reshape(like.shape)
 
 
 def padding(run: Run, like: Tensor) -> Tensor:
-    """``[batch, tokens]``, true at padding, for vectors ``[batch, tokens, features]``."""
+    """Return ``[batch, tokens]``, true at padding, for vectors ``[batch, tokens, features]``."""
     none = torch.zeros(like.shape[:2], dtype=torch.bool, device=like.device)
     return none if run.mask is None or run.mask.shape != none.shape else run.mask

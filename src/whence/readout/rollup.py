@@ -1,7 +1,7 @@
-"""Rolling attention maps up: what reaches the explained rows through all layers.
+"""Roll-up of attention maps: what reaches the explained rows through all layers.
 
-Only the rows that the target reads are wanted ([CLS], the last token, all of a mean), so a few row vectors walk the
-layers from the last to the first, ``v <- v + v A``, instead of a product of square matrices.
+Only the rows that the target reads are needed ([CLS], the last token, all rows of a mean), so a few row vectors are
+multiplied through the layers from the last to the first, ``v <- v + v A``, instead of a product of square matrices.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from torch import Tensor
 from ..errors import MethodError, ModelError, WhenceWarning
 from ..runs.run import Run
 from ..tracing.node import node_of
-from .token_mixing import mixers
+from .token_mixing import mixing_branches
 
 
-def several_streams(run: Run) -> bool:
-    """Whether some attention is between other tokens than those of the first."""
+def has_several_streams(run: Run) -> bool:
+    """Return whether some attention is between other tokens than those of the first."""
     tokens = run.tokens()
     return any(r.axes[r.query] != tokens or r.axes[r.key] != tokens for r in run.trace.attentions)
 
 
 def require_attention(run: Run, method: str, *layers: int | None) -> None:
-    """Refuse a model without attention, attention inside windows, layers out of range."""
+    """Raise an error for a model without attention, with attention inside windows, or for layers out of range."""
     run.check_whole()
     records = run.trace.attentions
     if run.trace.coverage.opaque:
@@ -52,7 +52,7 @@ def require_attention(run: Run, method: str, *layers: int | None) -> None:
             f"or over features ({records[0].shape[2]} keys), which '{method}' does not roll up. Input-level methods "
             "(conservative-lrp, gradient-x-input) work."
         )
-    if run.trace.pieces or _side_by_side(run):
+    if run.trace.pieces or _has_parallel_attentions(run):
         raise ModelError(
             "The model's attention is in pieces that stand side by side (a sliding window, several attentions that are "
             f"added at once), which '{method}' does not roll up. Input-level methods (conservative-lrp, "
@@ -63,8 +63,8 @@ def require_attention(run: Run, method: str, *layers: int | None) -> None:
             raise MethodError(f"Layer {layer} is out of range: the model has {len(records)} attention layers.")
 
 
-def _side_by_side(run: Run) -> bool:
-    """Whether two attentions are added to the tokens at once, neither of which reads what the other wrote."""
+def _has_parallel_attentions(run: Run) -> bool:
+    """Return whether two attentions are added to the tokens at once, neither of which reads the other's output."""
     done: set[int] = set()
     for residual in run.trace.residuals:
         own = [run.trace.attentions[i] for i in residual.attentions if i not in done]
@@ -76,9 +76,9 @@ def _side_by_side(run: Run) -> bool:
 
 
 def require_maps(run: Run, method: str, *layers: int | None) -> None:
-    """:func:`require_attention`, and refuse attentions that are not all over the same tokens."""
+    """Apply :func:`require_attention`, and raise an error if attentions are not all over the same tokens."""
     require_attention(run, method, *layers)
-    if several_streams(run):
+    if has_several_streams(run):
         sizes = sorted({r.shape[1:] for r in run.trace.attentions})
         raise ModelError(
             f"The model's attentions are between different sets of tokens (queries and keys: {sizes}), which "
@@ -88,8 +88,8 @@ def require_maps(run: Run, method: str, *layers: int | None) -> None:
 
 
 def require_local(run: Run, method: str) -> None:
-    """Refuse a model whose tokens also meet outside attention, which a method that rolls layers up would miss."""
-    found = mixers(run)
+    """Raise an error if tokens mix outside attention, too, which a method that rolls layers up would miss."""
+    found = mixing_branches(run)
     if not found:
         return
     first = next(i for i, r in enumerate(run.trace.residuals) if r.attentions)
@@ -108,26 +108,26 @@ def require_local(run: Run, method: str) -> None:
     )
 
 
-def read_rows(gradient: Tensor) -> Tensor:
-    """Which rows of the last attention the target depends on: ``[batch, 1, queries]``, summing to 1.
+def target_rows(gradient: Tensor) -> Tensor:
+    """Return weights of the last attention's rows that the target depends on, ``[batch, 1, queries]``, summing to 1.
 
     Args:
         gradient: ``[batch, heads, queries, keys]``, of the last attention's probabilities.
     """
-    return explained_rows((gradient != 0).any(-1).any(1).to(gradient.dtype))
+    return row_weights((gradient != 0).any(-1).any(1).to(gradient.dtype))
 
 
-def explained_rows(read: Tensor) -> Tensor:
-    """``[batch, 1, queries]``, summing to 1, from which rows are read (not 0), ``[batch, queries]``."""
+def row_weights(read: Tensor) -> Tensor:
+    """Return equal weights ``[batch, 1, queries]``, summing to 1, for rows ``[batch, queries]`` that are not 0."""
     rows = (read != 0).to(read.dtype)
     return (rows / rows.sum(-1, keepdim=True).clamp(min=1))[:, None]
 
 
-def roll(rows: Tensor, A: Tensor, normalise: bool = False) -> Tensor:
-    """One layer of a roll-up: ``rows . (I + A)``.
+def roll_layer(rows: Tensor, A: Tensor, normalise: bool = False) -> Tensor:
+    """Return one layer of a roll-up: ``rows . (I + A)``.
 
     Args:
-        rows: ``[batch, rows, queries]``, what has come down to this layer.
+        rows: ``[batch, rows, queries]``, the product of the layers above.
         A: its map, ``[batch, queries, keys]``.
         normalise: divide each row of ``I + A`` by its sum.
 
@@ -140,34 +140,34 @@ def roll(rows: Tensor, A: Tensor, normalise: bool = False) -> Tensor:
 
 
 def roll_up(maps: Sequence[Tensor], rows: Tensor, normalise: bool = False) -> Tensor:
-    """``rows . (I + A_L) ... (I + A_1)``, of all layers' maps, first layer first: see :func:`roll`."""
+    """Return ``rows . (I + A_L) ... (I + A_1)``, of all layers' maps, first layer first: see :func:`roll_layer`."""
     for A in reversed(maps):
-        rows = roll(rows, A, normalise)
+        rows = roll_layer(rows, A, normalise)
     return rows
 
 
 def positive_mean(maps: Tensor) -> Tensor:
-    """``E_h(.)^+``: the mean over heads of the positive part, ``[batch, queries, keys]``."""
+    """Return ``E_h(.)^+``: the mean over heads of the positive part, ``[batch, queries, keys]``."""
     return maps.clamp(min=0).mean(1)
 
 
-def looked_at(maps: Tensor) -> Tensor:
-    """``[batch, 1, queries, keys]``: which pairs some head looks at; false for what a mask hides."""
+def attended_pairs(maps: Tensor) -> Tensor:
+    """Return ``[batch, 1, queries, keys]``: true where some head attends, false under an attention mask."""
     return (maps > 0).any(1, keepdim=True)
 
 
-def stacked(layers: Sequence[Tensor]) -> Tensor | None:
-    """``[batch, layers, ...]``, or ``None`` where the layers are not of one shape."""
+def stack_layers(layers: Sequence[Tensor]) -> Tensor | None:
+    """Return ``[batch, layers, ...]``, or ``None`` where the layers differ in shape."""
     return torch.stack(list(layers), 1) if len({t.shape for t in layers}) == 1 else None
 
 
 def column_sums(total: Tensor, padding: Tensor | None) -> Tensor:
-    """Sum over all rows that are tokens: ``[batch, keys]``."""
+    """Return the sum over all rows that are not padding, ``[batch, keys]``."""
     if padding is not None and padding.shape[-1] == total.shape[-2]:
         total = total.masked_fill(padding[:, :, None], 0.0)
     return total.sum(-2)
 
 
 def all_rows(like: Tensor) -> Tensor:
-    """Every row in place of some, ``[batch, rows, queries]``, to start a full matrix: ``[batch, queries, queries]``."""
+    """Return the identity ``[batch, queries, queries]``, to roll up all rows instead of ``[batch, rows, queries]``."""
     return torch.eye(like.shape[-1], dtype=like.dtype, device=like.device).expand(len(like), -1, -1)

@@ -1,7 +1,7 @@
-"""Whether tokens meet outside attention: through convolutions, recurrences, state spaces.
+"""Token mixing outside attention: convolutions, recurrences, state spaces.
 
-Roll-ups of attention maps follow tokens through attention alone. Where another operation of the stream lets one token
-read another, they miss it, and have to say so.
+Roll-ups of attention maps follow tokens through attention alone. Where another operation of the residual stream mixes
+tokens, they miss it and must report so.
 """
 
 from __future__ import annotations
@@ -14,27 +14,28 @@ from ..runs.run import Run
 from ..tracing.node import edge_of, node_of, on_gradient
 from ..tracing.residuals import Residual
 
-ACROSS = ("convolution", "extreme", "softmax", "unknown")  # kinds that may lie across tokens and keep their number
+ACROSS = ("convolution", "extreme", "softmax", "unknown")  # kinds that may mix tokens and keep their number
 
 
-def mixers(run: Run) -> list[Residual]:
-    """The residual additions of the main stream whose branch lets tokens read one another, other than by attention.
+def mixing_branches(run: Run) -> list[Residual]:
+    """Return the residual additions of the main stream whose branch mixes tokens other than by attention.
 
-    Seen from the gradient: of one token of what is added, with what attention has read held fixed, it may only reach
-    that token. Branches of which the trace already tells that they keep tokens apart are not asked.
+    This is tested by a gradient: with the outputs of attention held fixed, that of one token of the branch may only
+    reach the same token. Branches that the trace shows to process each token by itself are not tested.
     """
-    stream, tokens = run.boundaries[0], run.tokens()
+    stream = run.boundaries[0]
+    tokens = run.tokens()
     if tokens not in stream.node.axes:
         return []
     at, shape = stream.node.axes.index(tokens), stream.tensor.shape
     same = [r for r in run.trace.residuals if r.trunk.shape == r.branch.shape == shape]
-    found = [r for r in same if _suspect(r, at) and _mixes(run, r, at)]
+    found = [r for r in same if _may_mix(r, at) and _mixes(run, r, at)]
     run.forget()
     return found
 
 
-def _suspect(residual: Residual, at: int) -> bool:
-    """Whether something in the branch, outside attention, is not plainly an operation on each token by itself."""
+def _may_mix(residual: Residual, at: int) -> bool:
+    """Return whether some operation of the branch, outside attention, may not process each token by itself."""
     trunk, branch = node_of(residual.trunk), node_of(residual.branch)
     tokens = set(trunk.axes[at])
     outside = [n for n in branch.between(trunk) or () if n is not trunk and n.inside is None and not n.mixed]
@@ -47,16 +48,18 @@ def _suspect(residual: Residual, at: int) -> bool:
 
 
 def _mixes(run: Run, residual: Residual, at: int) -> bool:
-    branch, stream = residual.branch, run.boundaries[0].tensor
+    branch = residual.branch
+    stream = run.boundaries[0].tensor
     if not branch.requires_grad:
         return False
-    middle = branch.shape[at] // 2  # a causal operation reads what is before it, a convolution also what is behind
+    middle = branch.shape[at] // 2  # a causal operation reads earlier tokens, a convolution also later ones
     seed = torch.zeros(branch.shape, dtype=branch.dtype, device=stream.device)
     seed.narrow(at, middle, 1).fill_(1.0)
     read = [run.trace.attentions[i].output for i in residual.attentions]
     hooks = [on_gradient(t, torch.zeros_like) for t in read if t is not None]
     if run.rulebook.phase is not None:
-        run.rulebook.phase.relevance, run.rulebook.phase.keep = False, True
+        run.rulebook.phase.relevance = False
+        run.rulebook.phase.keep = True
     ends: Any = [edge_of(branch)], [edge_of(residual.trunk)]
     try:
         (found,) = torch.autograd.grad(ends[0], ends[1], [seed], retain_graph=True, materialize_grads=True)

@@ -220,10 +220,10 @@ def test_routes_sum_to_what_attention_adds_but_for_the_bias_of_its_projection(na
     """Which is the same at every token; where a norm multiplies rows behind the projection, before that."""
     model = made(name)
     chosen, run = traced(model, {"input_ids": tiny.ids()}, METHOD, biases=True)
-    for route in routes(run, run.rulebook.watch, METHOD):
+    for route in routes(run, run.rulebook.recorder, METHOD):
         A = route.attention(slice(0, 7))(slice(0, 7)) * route.rows[:, None, :, None]
         brought = (chosen.values(route) @ route.weight) * route.features[:, None, None]
-        added = (route.behind() - route.before()) / route.rows[..., None]
+        added = (route.after() - route.before()) / route.rows[..., None]
         rest = added - (A @ brought).sum(1) / route.rows[..., None]
         assert (rest - rest[:, :1]).abs().max() < 1e-6 * added.abs().max()
         assert (route.rows.std() > 0.1) == (name == "gemma")
@@ -235,7 +235,7 @@ def test_biases_count_only_if_they_are_to(name):
     """What is left out is the same at every token: what values are of a stream that is zero."""
     model = made(name)
     chosen, run = traced(model, {"input_ids": tiny.ids()}, METHOD)
-    found = routes(run, run.rulebook.watch, METHOD)
+    found = routes(run, run.rulebook.recorder, METHOD)
     without = [chosen.values(route) for route in found]
     chosen.biases = True
     for route, v in zip(found, without, strict=True):
@@ -249,7 +249,7 @@ def test_biases_count_only_if_they_are_to(name):
 @settings(max_examples=5)
 def test_rows_of_a_map_are_those_of_the_whole_map(name, start, count):
     _, run = traced(made(name), {"input_ids": tiny.ids()}, METHOD)
-    for route in routes(run, run.rulebook.watch, METHOD):
+    for route in routes(run, run.rulebook.recorder, METHOD):
         rows = slice(start, min(7, start + count))
         some = route.attention(rows)
         pieces = torch.cat([some(slice(i, i + 2)) for i in range(0, rows.stop - rows.start, 2)], 2)
@@ -260,8 +260,8 @@ def test_a_block_that_adds_all_at_once_is_compared_with_all_of_it():
     torch.manual_seed(0)
     model = GPTNeoXForCausalLM(GPTNeoXConfig(**SIZES, use_parallel_residual=True)).double().eval()
     _, run = traced(model, {"input_ids": tiny.ids()}, METHOD)
-    (first, second) = routes(run, run.rulebook.watch, METHOD)
-    assert relative(first.behind(), second.before()) < 1e-12
+    (first, second) = routes(run, run.rulebook.recorder, METHOD)
+    assert relative(first.after(), second.before()) < 1e-12
 
 
 # -- what must always hold -------------------------------------------------------------------------------------------
@@ -314,7 +314,7 @@ def test_a_padded_batch_is_its_samples_one_by_one(make, left, options, seed, len
 def test_only_the_proportions_of_weights_matter(seed, hops, scale):
     chosen, run = traced(tiny.llama(seed=seed).double(), tiny.ids(2, 8, seed), METHOD, span=(4, 8), hops=hops)
     weights = torch.rand(2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    for route in routes(run, run.rulebook.watch, METHOD):
+    for route in routes(run, run.rulebook.recorder, METHOD):
         one, other = (chosen.layer(route, w, slice(4, 8)) for w in (weights, scale * weights))
         assert relative(one, other) < 1e-9
 
@@ -387,7 +387,7 @@ def test_checkpoints_change_no_bit():
     chosen = create(METHOD, {"span": (5, 8)})
     with forwarded(model, *prepare(model, ids), chosen, [None], checkpoints=3) as (run,):
         assert torch.equal(chosen.read(run).scores, one.scores)
-    watch = run.rulebook.watch
+    watch = run.rulebook.recorder
     assert (len(watch.sums), len(watch.projections)) == (4, 2)  # not those of the forwards that were run again
 
 
@@ -433,7 +433,7 @@ def test_of_a_fused_attention_only_a_piece_of_the_spans_rows_is_made(monkeypatch
 
 def test_of_all_sums_only_those_of_the_stream_are_kept():
     _, run = traced(tiny.llama(layers=3), {"input_ids": tiny.ids()}, METHOD)
-    sums = run.rulebook.watch.sums
+    sums = run.rulebook.recorder.sums
     assert [tuple(value.shape) for _, value in sums] == [(3, 7, 32)] * 6  # not those of rotations
     assert all(node.residual for node, _ in sums)
 

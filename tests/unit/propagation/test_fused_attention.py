@@ -17,7 +17,7 @@ from whence.propagation.relevance_function import Phase
 from whence.propagation.rules.gradient import show_map
 from whence.propagation.rules.linear import EPS
 from whence.propagation.rules.relevance import RelevanceRules
-from whence.readout.map_walk import walk_twice
+from whence.readout.map_walk import visit_relevance
 from whence.tracing import fused_attention as kernels
 from whence.tracing.tracer import Trace
 
@@ -192,7 +192,7 @@ def test_gradient_and_relevance_of_every_map_are_seen_on_the_way(implementation)
         order.append(i)
         found[i] = gradient, relevance
 
-    (arrived,) = walk_twice(run, witness, [run.boundaries[0].tensor], keep=True)
+    (arrived,) = visit_relevance(run, witness, [run.boundaries[0].tensor], keep=True)
     assert order == [2, 1, 0]
     assert arrived.abs().sum() > 0
     records = run.trace.attentions

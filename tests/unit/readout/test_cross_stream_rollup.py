@@ -14,7 +14,7 @@ from tests.support.checks import EXACT, relative
 from tests.support.goldens import full_golden, golden, load, shared
 from tests.support.runs import traced
 from whence.methods.generic_attention import GenericAttention, normalised
-from whence.readout.cross_stream_rollup import accumulate, explained, relate
+from whence.readout.cross_stream_rollup import accumulate, explained_scores, roll_up_states
 from whence.readout.rollup import all_rows, roll_up
 from whence.tracing.axes import Axis
 
@@ -46,7 +46,7 @@ def test_lxmert_is_the_published_one(target, name):
 def test_every_matrix_of_lxmert(target):
     case, model, inputs = lxmert(target)
     chosen, run = traced_maps(model, inputs, int(case["target"]))
-    last = {w.rows: w.state for w in relate(run, chosen, GenericAttention().update)}
+    last = {w.rows: w.state for w in roll_up_states(run, chosen, GenericAttention().update)}
     text, image = sorted(last, key=lambda dim: dim[0].size)
     for rows, columns, name in [(text, image, "t_i"), (image, image, "i_i"), (image, text, "i_t")]:
         assert relative(last[rows][columns][0], case[f"ours_nolrp_norm__R_{name}"]) < EXACT
@@ -117,7 +117,7 @@ def test_the_rules_of_detr_are_exact_on_its_own_maps():
     maps = [
         torch.from_numpy(case[f"q0_{n}_attn"] * case[f"q0_{n}_attn_grad"]).clamp(min=0).mean(0)[None] for n in names
     ]
-    last = relate(run, maps, GenericAttention().update)[-1]
+    last = roll_up_states(run, maps, GenericAttention().update)[-1]
     image = next(dim for dim in last.state if dim != last.rows)
     assert relative(last.state[image][0, 0], case["q0_ours_nolrp_norm"].ravel()) < EXACT
     assert relative(last.state[last.rows][0], case["q0_ours_nolrp_norm__R_q_q"]) < EXACT
@@ -311,6 +311,6 @@ def test_relations_of_one_stream_are_its_roll_up(skip):
 
     method, run = traced(Skipping().double().eval(), {"input_ids": tiny.ids()}, METHOD, 1)
     maps, _ = method.maps(run, keep=True)
-    (_, found), *others = explained(run, relate(run, maps, accumulate))
+    (_, found), *others = explained_scores(run, roll_up_states(run, maps, accumulate))
     assert others == []
     assert relative(found, roll_up(maps, all_rows(maps[0]))[:, 0]) < EXACT  # the head reads the first row

@@ -13,7 +13,7 @@ from tests.support import tiny
 from tests.support.checks import relative
 from tests.support.runs import looked_at, traced
 from whence.propagation.rules.gradient import show_map
-from whence.readout.map_walk import last_gradient, walk
+from whence.readout.map_walk import last_gradient, visit_gradients
 from whence.tracing.fused_attention import attend
 from whence.tracing.tracer import Trace
 
@@ -77,7 +77,7 @@ def test_no_layer_is_in_memory_when_the_next_is_shown(attention):
         before[:] = [weakref.ref(A.untyped_storage()), weakref.ref(gradient.untyped_storage())]
         shown.append(i)
 
-    walk(run, visit)
+    visit_gradients(run, visit)
     assert shown == [3, 2, 1, 0]
     assert all(record.probabilities is None for record in run.trace.attentions)
 

@@ -11,7 +11,7 @@ from tests.support import tiny
 from tests.support.checks import EXACT, close, relative, same
 from tests.support.runs import traced
 from whence.models import MODELS
-from whence.readout.map_walk import walk_twice
+from whence.readout.map_walk import visit_relevance
 from whence.runs.run import Run
 
 METHODS = [name for name in whence.list_methods() if name not in ("lime", "kernel-shap")]  # which run the model anew
@@ -125,7 +125,7 @@ def test_a_contrast_of_shared_relevance_has_that_of_its_first_class():
     for target in (0, 2, whence.contrast(2, 0)):
         _, run = traced(model, inputs, "transformer-attribution", target)
         found = seen[str(target)] = {}
-        walk_twice(run, lambda i, _, *shown, found=found: found.update({i: shown}), [run.boundaries[0].tensor])
+        visit_relevance(run, lambda i, _, *shown, found=found: found.update({i: shown}), [run.boundaries[0].tensor])
     zero, two, both = seen.values()
     for i in (0, 1):
         close(both[i][1], two[i][1])
