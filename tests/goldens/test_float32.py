@@ -17,7 +17,7 @@ from tests.support.checks import relative
 from tests.support.goldens import GOLDEN, arrays, float32_tolerance, golden, load, load_attention_only_bert
 from tests.support.runs import traced
 from whence.methods.attention_flow import flows
-from whence.methods.dave import contribution, picture, smoothed, without_outliers
+from whence.methods.dave import contribution, input_image, robust_mean, smooth_map
 from whence.readout.rollup import all_rows, positive_mean, roll_up
 
 SINGLE = torch.float32
@@ -262,11 +262,13 @@ def test_dave():
     model, inputs = load(VIT, "19_dave_vit_parts", dtype=SINGLE), {"pixel_values": case["pixel_values"]}
     _, run = traced(model, inputs, "dave", case["targets"].tolist())
     nothing = torch.zeros(1)
-    assert relative(contribution(run, picture(run), None, 0.0, nothing), case["effective_gradient_x_input"]) < FLOAT32
+    assert (
+        relative(contribution(run, input_image(run), None, 0.0, nothing), case["effective_gradient_x_input"]) < FLOAT32
+    )
     noisy = zip(case["noise_schedule_5"].tolist(), case["noise"], strict=True)
-    maps = torch.stack([contribution(run, picture(run), None, level, noise) for level, noise in noisy])
+    maps = torch.stack([contribution(run, input_image(run), None, level, noise) for level, noise in noisy])
     assert relative(maps, case["noise_maps"]) < FLOAT32
-    assert relative(smoothed(without_outliers(maps).sum(1)), case["post_processed"][:, 0]) < FLOAT32
+    assert relative(smooth_map(robust_mean(maps).sum(1)), case["post_processed"][:, 0]) < FLOAT32
 
 
 @pytest.mark.parametrize("variant", ["head", "token"])

@@ -1,4 +1,4 @@
-"""The methods, one file each: a rulebook and a read-out. Importing a method registers it."""
+"""The explanation methods, one file each: a rulebook and a read-out. Importing a method registers it."""
 
 from . import (
     attention,

@@ -1,11 +1,11 @@
-"""Attention as it is: the map of one layer, read at the rows that the target reads.
+"""Raw attention: the map of one layer, read at the rows that the target reads.
 
-"A-Last" in Ali et al. 2022, "raw attention" in Chefer et al. 2021: the last layer, heads averaged. The former add up
-all rows (``rows="all"``), the latter take the row of [CLS]. It says what the layer looked at, not what the target owes
-it: the target matters only in which rows it reads. Of several streams, each has the last attention to it from the
-stream that the target reads.
+"A-Last" in Ali et al. 2022, "raw attention" in Chefer et al. 2021: the last layer, heads averaged. The former sum all
+rows (``rows="all"``), the latter take the row of [CLS]. It shows which tokens the layer attended to, not what they
+contributed to the target: the target matters only in which rows it reads. Of several streams, each gets the last
+attention to it from the stream that the target reads.
 
-Cost: one forward, and the backward of what follows the last attention, to find those rows.
+Cost: one forward pass, and a backward pass through what follows the last attention, to find those rows.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ class AttentionLevel(Method):
             raise MethodError(f"`rows` must be 'target' or 'all', not {self.rows!r}.")
 
     def rulebook(self) -> Rulebook:
-        """Plain derivatives; fused attention stays fused, its maps are made when they are looked at."""
+        """Return a rulebook without rules; fused attention stays fused, its maps are recomputed when they are read."""
         return Rulebook({"attention": show_map}, books=False)
 
     def attention(self, run: Run, *layers: int | None) -> Tensor:
-        """The gradient of the last layer's map, ``[batch, heads, queries, keys]``."""
+        """Return the gradient of the last layer's map, ``[batch, heads, queries, keys]``."""
         require_maps(run, self.name, *layers)
         return last_gradient(run)
 
     def streams(self, run: Run, maps: list[Tensor], update: Update) -> Reading:
-        """The explained rows of several streams, from each attention's ``[batch, queries, keys]``."""
+        """Return the explained rows of several streams, from each attention's ``[batch, queries, keys]``."""
         (_, scores), *others = explained_scores(run, roll_up_states(run, maps, update), every=self.rows == "all")
         return Reading(scores, others=others)
 
@@ -64,8 +64,8 @@ class Attention(AttentionLevel):
     """The attention of one layer.
 
     Attributes:
-        layer: which one.
-        head: which head; ``None``: the mean of all.
+        layer: the index of the layer.
+        head: the index of the head; ``None``: the mean of all.
     """
 
     paper: ClassVar[str] = "Bahdanau et al., 2015; A-Last in Ali et al., 2022"
@@ -79,7 +79,7 @@ class Attention(AttentionLevel):
     head: int | None = None
 
     def read(self, run: Run) -> Reading:
-        """The explained rows of the map."""
+        """Return the explained rows of the map."""
         require_attention(run, self.name, self.layer)
         if has_several_streams(run):
             if self.layer != -1:

@@ -1,12 +1,12 @@
 """Attention flow (Abnar, Zuidema, ACL 2020).
 
-The layers are a network of pipes: token ``i`` of layer ``l`` is joined to token ``j`` of the layer below by a pipe of
+The layers are a flow network: token ``i`` of layer ``l`` is connected to token ``j`` of the layer below by an edge of
 capacity ``A_l[i, j]``, with ``A = (E_h(A) + I) / 2``. The score of an input token is the maximum flow that can reach it
 from the row that the target reads. The published code divides each row of flows by its sum (``normalise=True``); Ali et
-al. 2022 do so too and add up all rows (``rows="all"``). The target matters only in which rows it reads.
+al. 2022 do so too and sum all rows (``rows="all"``). The target matters only in which rows it reads.
 
-Each wanted token is one maximum-flow problem, solved by igraph (push-relabel). Cost: one forward and a flow problem per
-token: 12 layers of 128 tokens take seconds; with ``rows="all"`` that many for each token.
+Each input token is one maximum-flow problem, solved by igraph (push-relabel). Cost: one forward pass and a flow problem
+per token: 12 layers of 128 tokens take seconds; with ``rows="all"`` that many for each token.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class AttentionFlow(AttentionLevel):
     normalise: bool = False
 
     def read(self, run: Run) -> Reading:
-        """``[batch, tokens]``: sample by sample, padding left out."""
+        """Return scores ``[batch, tokens]``, computed sample by sample without padding."""
         require_maps(run, self.name, self.start_layer)
         require_local(run, self.name)
         gradient = self.attention(run, self.start_layer)
@@ -80,7 +80,7 @@ class AttentionFlow(AttentionLevel):
 
 
 def flows(layers: Floats, row: int) -> Floats:
-    """``[tokens]``: the maximum flow from a row of the last layer to each token of the input.
+    """Return the maximum flow from a row of the last layer to each token of the input, ``[tokens]``.
 
     Args:
         layers: ``[layers, tokens, tokens]``, capacities, first layer first.

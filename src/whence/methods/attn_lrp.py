@@ -1,27 +1,29 @@
 """AttnLRP (Achtibat, Hatefi, Dreyer, Jain, Wiegand, Lapuschkin, Samek, ICML 2024).
 
-LRP that also goes through the softmax, to queries and keys. In gradient form, one backward:
+LRP that also propagates through the softmax, to queries and keys. In gradient form, one backward pass:
 
 - a product of two tensors that depend on the input (queries and keys, probabilities and values, a gate and what it
   gates) gives each the same share (eq. 15): its gradient is halved, so that values get a half of the plain gradient and
   queries and keys a quarter;
-- softmax keeps its derivative, which is the rule of eq. 13: its implicit bias absorbs relevance, so nothing conserves;
+- softmax keeps its derivative, which is the rule of eq. 13: its implicit bias absorbs relevance, which is therefore not
+  conserved;
 - norms have a constant deviation (sec. 3.3.3, as in `conservative-lrp`);
-- an activation passes on all its relevance (eq. 9): ``f(x) = x sg(f(x) / x)``; tanh and sigmoid too;
+- an activation passes on all its relevance (eq. 9): ``f(x) = x sg(f(x) / x)``; so do tanh and sigmoid;
 - linear layers keep their derivative (the epsilon rule with epsilon 0).
 
 The published code reads relevance at the token's own embedding: ``at="token"``.
 
 **Vision Transformers** (sec. B.4): the gamma rule in linear layers outside of attention (``gamma=0.05``) and in the
-patch convolution (``conv_gamma=0.25``), read at the pixels (``at="pixel"``), in the form that serves inputs of either
-sign. The published code for ViT takes attention's probabilities as constants (CP-LRP: ``attention="constant"``) and has
-no version that does what the paper says; the default here is the paper.
+patch convolution (``conv_gamma=0.25``), read at the pixels (``at="pixel"``), in the form for inputs of either sign. The
+published code for ViT treats attention probabilities as constants (CP-LRP: ``attention="constant"``) and has no version
+of the paper's rule; the default here is the paper.
 
 The published stabilisers are kept: 1e-10 in the denominator of an activation's factor and where relevance is turned
 back into a gradient, 1e-6 in the gamma rule (``gamma=0`` has it too, unlike ``gamma=None``). An activation that a model
-writes out in products (GPT-2's GELU) has none here, a difference of some 1e-9.
+computes by primitive operations (GPT-2's GELU) has none here, a difference of some 1e-9.
 
-Cost: one forward, one backward; fused attention stays fused. The gamma rule costs some four products more per layer.
+Cost: one forward pass, one backward pass; fused attention stays fused. The gamma rule costs about four more products
+per layer.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ class AttnLRP(InputLevel):
 
     Attributes:
         attention: ``"split"`` (queries and keys get relevance) or ``"constant"`` (only values do, and gates are
-            constants for what they gate: CP-LRP, which is `conservative-lrp` but for tanh and the like).
+            constants: CP-LRP, which is `conservative-lrp` except for tanh and similar activations).
         gamma: the gamma rule's constant in linear layers outside of attention; ``None``: their derivative.
         conv_gamma: the same, in convolutions.
     """
@@ -74,7 +76,7 @@ class AttnLRP(InputLevel):
                 raise MethodError(f"`{name}` must be a number of at least 0, or None, not {value}.")
 
     def rulebook(self) -> Rulebook:
-        """The rules, per kind of operation."""
+        """Return the rules, per kind of operation."""
         book: dict[str, Rule] = {
             "attention": rules.share_attention,
             **dict.fromkeys(("matmul", "mix", "gate"), rules.share_product),

@@ -1,4 +1,4 @@
-"""What a method is: a dataclass of its options, with a rulebook and a read-out; and what it reads from a run."""
+"""The base class of explanation methods, and the scores that a method reads from a run."""
 
 from __future__ import annotations
 

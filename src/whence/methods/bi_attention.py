@@ -1,32 +1,32 @@
 """Beyond intuition: rethinking token attributions inside Transformers (Chen, Li, Yu, Dou, Xiong, TMLR 2023).
 
-What a token does to the target is split in two. *Attention perception*, how tokens come together in the row that is
+The effect of a token on the target is split in two. *Attention perception*, how tokens are mixed into the row that is
 read, is a roll-up ``R <- R + P_l R`` from the identity, with ``P_l`` one of
 
 - head-wise (``variant="head"``): ``sum_h I_h A_h``, with ``I_h`` the mean of ``|A_h^T dy/dA_h|``, divided by its sum
   over heads;
 - token-wise (``variant="token"``): ``E_h(A) diag(|v_i W_O| / |x_i|)``, the values of all heads after the output
-  projection without its bias, against the block's input.
+  projection without its bias, relative to the block's input.
 
-*Reasoning feedback*, what the target makes of that row, is the gradient of the last attention along the line from zero
+*Reasoning feedback*, how the target depends on that row, is the gradient of the last attention along the line from zero
 to the input: ``F = E_h((mean_a dy/dA_L (a x))^+)`` for ``steps`` values ``a`` from 0 to 1. The scores are the rows of
 ``F * R`` that the target reads: [CLS] for a classifier on [CLS], the mean of the patches' rows for a mean over patches.
 
-``v_i W_O`` is what the attention would add if each token looked at itself alone, so it is the derivative of that branch
-with respect to the probabilities along the identity, whatever the model's layout (where a norm stands at the end of the
-branch, as in Gemma 2, it is linear only to first order).
+``v_i W_O`` is what the attention would add if each token attended to itself alone, so it is the derivative of that
+branch with respect to the probabilities along the identity, whatever the model's layout (where the branch ends in a
+norm, as in Gemma 2, it is linear only to first order).
 
 Where the published code differs:
 
 - it counts ``start_layer`` from 1, here it is from 0. For ViT-B it starts at 4 (head) and 6 (token), the paper at 7
   (token): here 3, 5 and 6. For BERT it takes the last layer (head, ``start_layer=-1``) or the last four (token);
-- a picture's pixels are scaled by ``a``, for BERT what enters the first block; so here, by whether the tokens are made
-  of numbers that the user gave, or of embeddings;
-- where the model reads both [CLS] and the mean of its patches (DINO), the two are added up; here all rows that are read
-  count the same;
-- it is for one sample without padding. Padding, and what a causal mask hides, is left out of ``I_h`` here.
+- it scales an image's pixels by ``a``, for BERT the input of the first block; here likewise, depending on whether
+  tokens are computed from raw values or from embeddings;
+- where the model reads both [CLS] and the mean of its patches (DINO), the two are summed; here all rows that are read
+  have the same weight;
+- it is for one sample without padding. Padding, and positions under a causal mask, are left out of ``I_h`` here.
 
-Cost: ``steps`` forwards and backwards (the input itself is on the line), with attention maps written out.
+Cost: ``steps`` forward and backward passes (the input itself is on the line), with unfused attention.
 """
 
 from __future__ import annotations
@@ -92,11 +92,11 @@ class BiAttention(Method):
             raise MethodError(f"`steps` must be at least 2 (both ends of the line count), not {self.steps}.")
 
     def rulebook(self) -> Rulebook:
-        """Plain gradients, attention maps written out."""
+        """Return a rulebook without rules; attention is decomposed into primitive operations."""
         return Rulebook(maps=True)
 
     def read(self, run: Run) -> Reading:
-        """The explained rows of ``F * R``."""
+        """Return the explained rows of ``F * R``."""
         require_maps(run, self.name, self.start_layer)
         require_local(run, self.name)
         records = run.trace.attentions
@@ -118,25 +118,25 @@ class BiAttention(Method):
         return Reading((rows.mT * self.feedback(run, gradients[-1]) * R).sum(1), heads=heads)
 
     def feedback(self, run: Run, gradient: Tensor) -> Tensor:
-        """``F``, ``[batch, queries, keys]``, from the gradient at the input (the end of the line) and the others."""
-        places = scaled(run)
+        """Return ``F``, ``[batch, queries, keys]``, from the gradient at the input (the end of the line) and others."""
+        places = interpolated_tensors(run)
         total = gradient.clone()
         for a in np.linspace(0, 1, self.steps)[:-1]:
-            there = run.retrace({node_of(t).seq: t.detach() * float(a) for t in places})
-            last = there.trace.attentions[-1]
+            rerun = run.retrace({node_of(t).seq: t.detach() * float(a) for t in places})
+            last = rerun.trace.attentions[-1]
             assert last.probabilities is not None
-            total += last.arrange(there.backward([last.probabilities])[0])
+            total += last.arrange(rerun.backward([last.probabilities])[0])
         return positive_mean(total / self.steps)
 
 
 def head_weights(A: Tensor, gradient: Tensor) -> Tensor:
-    """``I_h``, ``[batch, heads]``: the mean of ``|A^T dy/dA|``, divided by its sum over heads."""
+    """Return ``I_h``, ``[batch, heads]``: the mean of ``|A^T dy/dA|``, divided by its sum over heads."""
     importance = (A.mT @ (gradient * attended_pairs(A))).abs().mean((-2, -1))
     return importance / importance.sum(-1, keepdim=True).clamp(min=torch.finfo(A.dtype).tiny)
 
 
 def token_weights(run: Run, record: AttentionRecord, block: Block) -> Tensor:
-    """``|v_i W_O| / |x_i|``, ``[batch, tokens]``; 0 where a token's vector is 0."""
+    """Return ``|v_i W_O| / |x_i|``, ``[batch, tokens]``; 0 where a token's vector is 0."""
     p = record.probabilities
     assert p is not None
     shape = [n if d in (record.query, record.key) else 1 for d, n in enumerate(p.shape)]
@@ -147,20 +147,20 @@ def token_weights(run: Run, record: AttentionRecord, block: Block) -> Tensor:
 
 
 def derivative(y: Tensor, x: Tensor, direction: Tensor) -> Tensor:
-    """The derivative of ``y`` along a direction of ``x``: the derivative of the (linear) pullback by what it pulls."""
+    """Return the derivative of ``y`` along a direction of ``x``, as the derivative of the (linear) pullback."""
     dummy = torch.zeros_like(y, requires_grad=True)
     begin: Any = edge_of(y)
     (pulled,) = torch.autograd.grad(begin, x, dummy, create_graph=True)
     return torch.autograd.grad(pulled, dummy, direction)[0]
 
 
-#: where and of which kind tokens are, which many models find out for themselves
-BESIDE = ("position_ids", "token_type_ids")
+#: inputs that describe tokens but do not make them
+AUXILIARY = ("position_ids", "token_type_ids")
 
 
-def scaled(run: Run) -> list[Tensor]:
-    """What the line runs through: the user's own numbers, if tokens are made of these alone; else the tokens."""
+def interpolated_tensors(run: Run) -> list[Tensor]:
+    """Return the tensors along the line: the raw inputs, if tokens are computed from these alone; else the tokens."""
     entry = run.position("position")
-    named = [s for s in run.trace.sources if s.name and s.name not in BESIDE]
+    named = [s for s in run.trace.sources if s.name and s.name not in AUXILIARY]
     made_of = [s for s in named if node_of(entry).between(node_of(s.tensor)) is not None]
     return [entry] if not made_of or any(s.embedded for s in made_of) else [s.tensor for s in made_of]

@@ -1,22 +1,23 @@
 """Conservative propagation (Ali, Schnake, Eberle, Montavon, Mueller, Wolf, ICML 2022).
 
-LRP through a Transformer in one backward, by two detached factors:
+LRP through a Transformer in one backward pass, by two detached factors:
 
 - AH, attention heads (sec. 3.1): ``y_j = sum_i x_i sg(p_ij)``: relevance flows to the values only;
 - LN, LayerNorm (sec. 3.2): ``y = (x - E[x]) / sg(sqrt(eps + Var[x]))``, the mean attached.
 
-Relevance is then gradient x input at the embeddings, position and type embeddings included. What biases absorb is
-in the ledger. ``heads=True, norms=False`` is the paper's LRP (AH), the reverse LRP (LN), both LRP (AH+LN).
+Relevance is then gradient x input at the embeddings, position and type embeddings included. The ledger records what
+biases absorb. ``heads=True, norms=False`` is the paper's LRP (AH), the reverse LRP (LN), both LRP (AH+LN).
 
-The paper's model has no MLP blocks, so it says nothing of GELU; differentiated plainly, GELU does not conserve.
-By default activations of the form ``x g(x)`` (GELU, SiLU, ReLU) pass relevance through unchanged, ``x sg(g(x))``, as
-later implementations of the method do (LXT's CP-LRP), and a gate ``act(g) * u`` is a constant for ``u``;
-``activations="gradient"`` differentiates them as the paper's text would. Tanh (a pooler) is differentiated, as in the
-paper's code; ``activations="ratio"`` gives it ``tanh(x) / x`` too.
+The paper's model has no MLP blocks, so it has no rule for GELU; the plain derivative of GELU does not conserve
+relevance. By default activations of the form ``x g(x)`` (GELU, SiLU, ReLU) pass relevance through unchanged,
+``x sg(g(x))``, as later implementations of the method do (LXT's CP-LRP), and a gate ``act(g) * u`` is a constant for
+``u``; ``activations="gradient"`` differentiates them as the paper's text would. Tanh (a pooler) is differentiated, as
+in the paper's code; ``activations="ratio"`` gives it ``tanh(x) / x`` too.
 
-The published code also has a default in which the mean is detached (``detach_mean=True``), which does not conserve.
+The published code also has a default in which the mean is detached (``detach_mean=True``), which does not conserve
+relevance.
 
-Cost: one forward, one backward; fused attention stays fused.
+Cost: one forward pass, one backward pass; fused attention stays fused.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class ConservativeLRP(InputLevel):
     Attributes:
         heads: the attention-head rule (AH).
         norms: the LayerNorm rule (LN).
-        activations: ``"gate"`` (GELU and its like conserve), ``"ratio"`` (every activation does) or ``"gradient"``.
+        activations: ``"gate"`` (GELU and similar activations conserve), ``"ratio"`` (all do) or ``"gradient"``.
         detach_mean: also detach the mean of a LayerNorm.
     """
 
@@ -66,7 +67,7 @@ class ConservativeLRP(InputLevel):
             raise MethodError(f"`activations` must be 'gate', 'ratio' or 'gradient', not {self.activations!r}.")
 
     def rulebook(self) -> Rulebook:
-        """AH, LN and the activations' rules, each where asked for."""
+        """Return the chosen rules: AH, LN and those of activations."""
         book: dict[str, Rule] = {}
         if self.heads:
             book |= {"attention": rules.detach_heads, "mix": rules.detach_heads}

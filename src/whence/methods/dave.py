@@ -1,13 +1,13 @@
-"""DAVE, distribution-aware attribution of pictures (Wróbel, Gairola, Tabor, Schiele, Zieliński, Rymarczyk, ICML 2026).
+"""DAVE, distribution-aware attribution of images (Wróbel, Gairola, Tabor, Schiele, Zieliński, Rymarczyk, ICML 2026).
 
-The gradient of a ViT has two parts: what the model does to the picture (its effective transformation, a matrix that
-depends on the picture) and how that matrix changes with it. Only the first is kept: attention probabilities, deviations
+The gradient of a ViT has two parts: what the model does to the image (its effective transformation, a matrix that
+depends on the image) and how that matrix changes with it. Only the first is kept: attention probabilities, deviations
 of norms and the factors ``f(x) / x`` of activations are constants, as in `conservative-lrp`. Its gradient is then
-averaged over ``K`` changed pictures, ``t_k`` going from 0 to ``alpha``:
+averaged over ``K`` changed images, ``t_k`` going from 0 to ``alpha``:
 
 - ``x_k = (1 - t_k) T_k(x) + sqrt(1 - (1 - t_k)^2) n_k``: a random flip, rotation (20 degrees), shift (a tenth) and
   scaling (0.9 to 1.1), and normal noise;
-- ``c_k = x dy(x_k)/dx``: the gradient goes back through ``T_k``, to where each pixel was;
+- ``c_k = x dy(x_k)/dx``: the gradient is propagated through ``T_k``, to the original place of each pixel;
 - ``c``: per entry the mean of those ``c_k`` that are no outliers, ``|c_k - median| <= 2.5 (1.4826 MAD + 1e-8)``.
 
 The map is the sum of ``c`` over channels, positive part, smoothed (``smooth``): half of it replaced by a Gaussian blur
@@ -15,10 +15,10 @@ The map is the sum of ``c`` over channels, positive part, smoothed (``smooth``):
 contributions themselves), divided by its largest value. ``smooth=False`` is the signed sum over channels.
 
 ``alpha`` is to be chosen for each model: published are 0.1 (ViT-S), 0.3 (ViT-B), 0.5 (DeiT-S, DeiT3-S), 0.7 (DeiT-B)
-and 0.9 (DeiT3-B). The published code draws without a seed, anew for each picture; here changes are drawn from ``seed``,
-the same for every picture, so that a batch changes nothing.
+and 0.9 (DeiT3-B). The published code draws changes for each image without a seed; here they are drawn from ``seed``,
+the same for every image, so that scores do not depend on the batch.
 
-Cost: ``1 + samples`` forwards and ``samples`` backwards.
+Cost: ``1 + samples`` forward passes and ``samples`` backward passes.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ EPS = 1e-8
 
 @dataclass(frozen=True)
 class Pose:
-    """How a picture is moved: mirrored first, then turned and scaled about its centre, then shifted.
+    """A geometric transformation of an image: flipped first, then rotated and scaled about its centre, then shifted.
 
     Attributes:
-        mirrored: left and right exchanged.
+        mirrored: whether left and right are exchanged.
         angle: in degrees, counterclockwise.
-        scale: how much larger.
-        shift: right and down, as shares of width and height.
+        scale: the scaling factor.
+        shift: right and down, as fractions of width and height.
     """
 
     mirrored: bool = False
@@ -62,16 +62,16 @@ class Pose:
     shift: tuple[float, float] = (0.0, 0.0)
 
     @staticmethod
-    def drawn(rng: np.random.Generator) -> Pose:
-        """A random one, in the published ranges."""
+    def random(rng: np.random.Generator) -> Pose:
+        """Draw a random transformation, in the published ranges."""
         right, down = rng.uniform(-0.1, 0.1, 2)
         return Pose(bool(rng.random() < 0.5), rng.uniform(-20, 20), rng.uniform(0.9, 1.1), (right, down))
 
     def __call__(self, image: Tensor) -> Tensor:
-        """The moved picture ``[batch, channels, height, width]``: bilinear, 0 where nothing was."""
+        """Return the transformed image ``[batch, channels, height, width]``: bilinear, 0 outside the original."""
         height, width = image.shape[-2:]
         cos, sin = (f(math.radians(self.angle)) / self.scale for f in (math.cos, math.sin))
-        # from where to take each pixel, in coordinates from -1 to 1: the inverse of the movement
+        # the source of each pixel, in coordinates from -1 to 1: the inverse transformation
         x, y = 2 * self.shift[0], 2 * self.shift[1]
         rows = [[cos, -sin * height / width], [sin * width / height, cos]]
         taken = [[a, b, -a * x - b * y] for a, b in rows]
@@ -82,33 +82,33 @@ class Pose:
 
 
 def contribution(run: Run, pixels: Tensor, pose: Pose | None, level: float, noise: Tensor) -> Tensor:
-    """One ``c_k``: the clean picture times the gradient that a changed one gives, brought back to it.
+    """Return one ``c_k``: the original image times the gradient of a changed one with respect to it.
 
     Args:
-        run: the run of the clean picture.
+        run: the run of the original image.
         pixels: ``[batch, channels, height, width]``, the input in that run.
-        pose: how the picture is moved; ``None``: not.
+        pose: the transformation of the image; ``None``: none.
         level: ``t_k``.
         noise: ``n_k``, shaped to be added.
     """
     clean = precise(pixels.detach()).requires_grad_()
     moved = clean if pose is None else pose(clean)
     changed = (1 - level) * moved + math.sqrt(1 - (1 - level) ** 2) * noise
-    there = run.retrace({node_of(pixels).seq: changed.detach().to(pixels.dtype)})
-    (gradient,) = there.backward([picture(there)])
-    (back,) = torch.autograd.grad(changed, clean, precise(gradient))
-    return back * clean.detach()
+    rerun = run.retrace({node_of(pixels).seq: changed.detach().to(pixels.dtype)})
+    (gradient,) = rerun.backward([input_image(rerun)])
+    (original,) = torch.autograd.grad(changed, clean, precise(gradient))
+    return original * clean.detach()
 
 
-def without_outliers(maps: Tensor) -> Tensor:
-    """Per entry, the mean over the first dimension of what is near the median."""
+def robust_mean(maps: Tensor) -> Tensor:
+    """Return the mean over the first dimension without outliers: per entry, of the values near the median."""
     distance = (maps - maps.median(0).values).abs()
     near = (distance <= 2.5 * (1.4826 * distance.median(0).values + EPS)).to(maps.dtype)
     return (maps * near).sum(0) / near.sum(0).clamp(min=1)
 
 
-def smoothed(map: Tensor) -> Tensor:
-    """``[batch, height, width]``: the positive part, blurred where it is flat, with largest value 1."""
+def smooth_map(map: Tensor) -> Tensor:
+    """Return ``[batch, height, width]``: the positive part, blurred where it is flat, with largest value 1."""
     map = map.clamp(min=0)[:, None]
     blur = _gaussian(map, 11, 7.0)
     map = (map + F.conv2d(map, (blur / blur.sum())[None, None], padding=5)) / 2
@@ -120,13 +120,13 @@ def smoothed(map: Tensor) -> Tensor:
 
 
 def _gaussian(like: Tensor, size: int, sigma: float) -> Tensor:
-    """``[size, size]``, 1 in the middle."""
+    """Return a Gaussian kernel ``[size, size]``, 1 in the middle."""
     line = torch.exp(-((torch.arange(size, dtype=like.dtype, device=like.device) - size // 2) ** 2) / (2 * sigma**2))
     return line[:, None] * line
 
 
-def picture(run: Run) -> Tensor:
-    """The picture that the model was given."""
+def input_image(run: Run) -> Tensor:
+    """Return the image that the model was given."""
     for source in run.trace.sources:
         if source.name and not source.embedded and source.tensor.dim() == 4:
             return source.tensor
@@ -139,14 +139,14 @@ def picture(run: Run) -> Tensor:
 @method("dave")
 @dataclass
 class Dave(Method):
-    """The effective gradient of a picture, averaged over noise and movements.
+    """The effective gradient of an image, averaged over noise and transformations.
 
     Attributes:
-        samples: how many changed pictures.
+        samples: the number of changed images.
         alpha: the strongest noise, from 0 to 1.
-        augment: move the picture, too.
+        augment: whether images are also transformed.
         smooth: the published map: positive, smoothed, largest value 1; otherwise contributions of either sign.
-        seed: other seeds give other changes.
+        seed: the seed of the random changes.
     """
 
     paper: ClassVar[str] = "Wróbel et al., ICML 2026"
@@ -171,17 +171,17 @@ class Dave(Method):
             )
 
     def rulebook(self) -> Rulebook:
-        """What depends on the picture but is not the picture is a constant."""
+        """Return the rules under which only the effective transformation is differentiated."""
         return replace(ConservativeLRP(activations="ratio").rulebook(), books=False)
 
     def read(self, run: Run) -> Reading:
-        """``[batch, pixels]``: the mean over changed pictures."""
-        pixels = picture(run)
+        """Return scores ``[batch, pixels]``: the mean over changed images."""
+        pixels = input_image(run)
         maps = []
         for k, level in enumerate(np.linspace(0, self.alpha, self.samples)):
             rng = np.random.default_rng([self.seed, k])
             noise = torch.from_numpy(rng.standard_normal(pixels.shape[1:])).to(precise(pixels.detach()))
-            pose = Pose.drawn(rng) if self.augment else None
+            pose = Pose.random(rng) if self.augment else None
             maps.append(contribution(run, pixels, pose, float(level), noise))
-        found = without_outliers(torch.stack(maps)).sum(1)
-        return Reading((smoothed(found) if self.smooth else found).flatten(1), grid=(found.shape[1], found.shape[2]))
+        found = robust_mean(torch.stack(maps)).sum(1)
+        return Reading((smooth_map(found) if self.smooth else found).flatten(1), grid=(found.shape[1], found.shape[2]))

@@ -1,45 +1,46 @@
 """FlashTrace: information-flow routes of a span of outputs (Pan et al., ICML 2026, arXiv 2602.01914).
 
-A language model's answer is many tokens, and each was explained by itself before. Here the span is one target. What an
-attention adds to the residual stream is a sum of vectors, one for each head ``h`` and each token ``j`` that it reads
-(:mod:`whence.readout.head_routes`); how much of the stream behind the attention each of them is, is measured by
-their proximity (Ferrando, Voita, EMNLP 2024),
+A language model's answer has many tokens, which earlier methods explain one by one. Here the span is one target. What
+an attention adds to the residual stream is a sum of vectors, one for each head ``h`` and each token ``j`` that it reads
+(:mod:`whence.readout.head_routes`); the contribution of each to the stream after the attention is measured by their
+proximity (Ferrando, Voita, EMNLP 2024),
 
     prox(a, y) = max(0, |y|_1 - |y - a|_1).
 
-For a span ``S`` with weights ``w_i`` that sum to 1, with ``x`` the stream before an attention and ``x'`` behind it,
+For a span ``S`` with weights ``w_i`` that sum to 1, with ``x`` the stream before an attention and ``x'`` after it,
 
     y = sum_i w_i x'_i,   r = sum_i w_i x_i,   a_jh = (sum_i w_i A_hij) v_jh W_h,
     e_j = sum_h prox(a_jh, y) / (sum_jh prox(a_jh, y) + prox(r, y) + 1e-12),
 
-and a token's share is the sum of ``e_j`` over layers. Part of it is on what the model wrote itself before the span (its
-reasoning) and in it. This is traced on, ``hops`` times: a hop starts from all that was written, from the first token
-behind the prompt to the end of the span, with weights in proportion to the shares ``e`` there, and counts by the part
-of ``e`` that was there,
+and a token's share is the sum of ``e_j`` over layers. Part of it falls on tokens that the model itself generated,
+before the span (its reasoning) and in it. This part is traced further, ``hops`` times: a hop starts from all generated
+tokens, from the first token after the prompt to the end of the span, with weights in proportion to their shares ``e``,
+and is weighted by the fraction of ``e`` that fell on them,
 
-    scores = e^0 + sum_k rho_k e^k,   rho_k = rho_{k-1} (sum of e^{k-1} over what was written) / (sum of e^{k-1}),
+    scores = e^0 + sum_k rho_k e^k,   rho_k = rho_{k-1} (sum of e^{k-1} over generated tokens) / (sum of e^{k-1}),
 
-on the prompt; what was written scores 0. The rows ``i`` of a span are its own positions, at which its tokens are read,
-as in the published code (not those before them, at which they are predicted). ``stop`` tokens (punctuation) take no
-part: neither their rows nor their shares. The published code asks the tokenizer for ",", "." and whitespace; here ids
-are given.
+on the prompt; generated tokens score 0. The rows ``i`` of a span are its own positions, at which its tokens are read,
+as in the published code (not those before them, at which they are predicted). ``stop`` tokens (punctuation) are
+excluded: both their rows and their shares. The published code takes ",", "." and whitespace from the tokenizer; here
+ids are given.
 
-``variant="span"`` is ``e^0`` without ``stop`` ("ifr-span"), ``variant="matrix"`` the mean over the span of what each
-token has by itself ("ifr-matrix", Ferrando and Voita's own), at ``|S|`` times the cost.
+``variant="span"`` is ``e^0`` without ``stop`` ("ifr-span"), ``variant="matrix"`` the mean over the span of the shares
+of each token by itself ("ifr-matrix", as in Ferrando and Voita), at ``|S|`` times the cost.
 
 Where the published code differs:
 
-- it reads the weights of Llama and Qwen by name. Here the parts are those of operations, so that any single stream of
-  residual blocks will do: LayerNorm (its mean taken off, which the published code forgets), fused projections, norms
-  behind the projection (Gemma 2), post-norm models, blocks that add attention and MLP at once (where ``x'`` has both);
-- it leaves the bias of values out (as here with ``biases=False``), and fixes the epsilon of RMSNorm at 1e-6; here it is
+- it reads the weights of Llama and Qwen by name. Here they are read from the traced operations, so that any single
+  stream of residual blocks works: LayerNorm (with its mean subtracted, which the published code omits), fused
+  projections, norms after the projection (Gemma 2), post-norm models, blocks that add attention and MLP at once (where
+  ``x'`` has both);
+- it leaves out the bias of values (as here with ``biases=False``), and fixes the epsilon of RMSNorm at 1e-6; here it is
   the model's;
 - it subtracts norms in float32, whatever the model's precision. Here ``|y| - |y - a|`` is computed without that
-  difference, as ``min(t, 2|y| - t)`` with ``t = a sign(y)``: a thousandth of ``y`` still has its digits.
+  difference, as ``min(t, 2|y| - t)`` with ``t = a sign(y)``, which stays accurate for small ``a``.
 
-Cost: one forward; for each hop and layer ``O(N D^2 + N H D + H |S| N)`` for ``N`` tokens of ``D`` features and ``H``
-heads, without a backward through the model. Of a fused attention, rows of the span alone are made, a piece of one
-layer's at a time.
+Cost: one forward pass; for each hop and layer ``O(N D^2 + N H D + H |S| N)`` for ``N`` tokens of ``D`` features and
+``H`` heads, without a backward pass through the model. Of a fused attention, only the rows of the span are recomputed,
+in chunks, one layer at a time.
 """
 
 from __future__ import annotations
@@ -66,18 +67,18 @@ from .registry import method
 
 VARIANTS = ("flash-trace", "span", "matrix")
 TINY = 1e-12
-PIECE = 2**20  # how many numbers are worked on at a time
+CHUNK = 2**20  # the number of values that are processed at a time
 
 
 class SpanMasks(NamedTuple):
-    """Where a span, what was written up to its end, and the prompt are: each ``[batch, tokens]``, 1 there and else 0.
+    """The masks of a span, of the generated tokens up to its end, and of the prompt: ``[batch, tokens]``, 1 or 0.
 
     Attributes:
-        span: the span; or how much each position counts that the target reads.
-        written: what the model has written, up to the end of the span.
-        prompt: what scores.
-        rows: from the first to the last position of the span in any sample, and
-        reach: the same of what was written.
+        span: the span; or the weight of each position that the target reads.
+        written: the tokens that the model has generated, up to the end of the span.
+        prompt: the tokens that get scores.
+        rows: from the first to the last position of the span in any sample.
+        reach: the same for the generated tokens.
     """
 
     span: Tensor
@@ -88,10 +89,10 @@ class SpanMasks(NamedTuple):
 
 
 class Hop(NamedTuple):
-    """What one hop found.
+    """The result of one hop.
 
     Attributes:
-        ratio: ``[batch]``, how much it counts.
+        ratio: ``[batch]``, its weight.
         shares: for each layer ``e_jh``, ``[batch, heads, tokens]``.
     """
 
@@ -99,27 +100,27 @@ class Hop(NamedTuple):
     shares: list[Tensor]
 
     def tokens(self) -> Tensor:
-        """``[batch, tokens]``: the sum over layers and heads."""
+        """Return the sum over layers and heads, ``[batch, tokens]``."""
         return torch.stack([share.sum(1) for share in self.shares]).sum(0)
 
 
 @method("flash-trace")
 @dataclass
 class FlashTrace(Method):
-    """Shares of a span of outputs, by what each attention brings to the residual stream.
+    """Shares of a span of outputs, by what each attention adds to the residual stream.
 
     Attributes:
-        span: the outputs that are explained as one: ``(start, end)``, positions of the input as of a Python slice, for
-            all samples, or a list with one for each. Padding is not counted. ``None``: the positions that the target
-            reads; nothing is then taken to be written by the model, so all positions score and there are no hops.
-        prompt: how many tokens are the prompt, for all samples or one for each; ``None``: those before the span. What
-            lies between is the model's reasoning.
-        hops: how often shares of what the model has written are traced on.
+        span: the outputs that are explained as one target: ``(start, end)``, positions of the input as of a Python
+            slice, for all samples, or a list with one for each. Padding is not counted. ``None``: the positions that
+            the target reads; no token then counts as generated, so all positions score and there are no hops.
+        prompt: the number of prompt tokens, for all samples or one for each; ``None``: those before the span. Tokens
+            between prompt and span are the model's reasoning.
+        hops: how often shares of generated tokens are traced further.
         variant: ``"flash-trace"``, ``"span"`` (without hops and stop tokens) or ``"matrix"`` (token by token).
-        stop: ids of tokens that take no part. (Which ids "," and "." have is known to the tokenizer alone, so they are
-            given as numbers. In the input they are found by their embeddings.)
-        biases: count biases, of values and of the norm before them, with the token that brings them; the published
-            code leaves them out.
+        stop: ids of tokens that are excluded. (Only the tokenizer has the ids of "," and ".", so they are given as
+            numbers. In the input they are found by their embeddings.)
+        biases: count biases, of values and of the norm before them, for the token at which they are added; the
+            published code leaves them out.
     """
 
     paper: ClassVar[str] = "Pan et al., ICML 2026"
@@ -155,130 +156,146 @@ class FlashTrace(Method):
             raise MethodError(f"`stop` goes with variant='flash-trace': '{self.variant}' has no stop tokens.")
 
     def rulebook(self) -> Rulebook:
-        """Norms with constant deviations; fused attention stays fused, and routes are looked at."""
+        """Return the rules: norms with constant deviations, fused attention kept fused, routes recorded."""
         recorder = RouteRecorder()
         book = {"attention": show_map, "norm": detach_deviation, "normalise": detach_deviation}
         return RouteRulebook(recorder.wrap_rules(book), books=False, recorder=recorder)
 
     def read(self, run: Run) -> Reading:
-        """Shares of the prompt, ``[batch, tokens]``; of each layer, and of each head of it, besides."""
+        """Return shares of the prompt, ``[batch, tokens]``, also for each layer and each of its heads."""
         if run.rulebook.inside:
             raise MethodError(
                 f"'{self.name}' has no backward in which to see what each block did: explain without `inside`, or by a "
                 "method with one (conservative-lrp, attn-lrp, gradient-x-input)."
             )
-        where, hops = self.trace(run)
+        masks, hops = self.trace(run)
         ratios = torch.stack([hop.ratio for hop in hops])[..., None, None]
         every = zip(*(hop.shares for hop in hops), strict=True)
-        shares = [(ratios * torch.stack(layer)).sum(0) * where.prompt[:, None] for layer in every]
+        shares = [(ratios * torch.stack(layer)).sum(0) * masks.prompt[:, None] for layer in every]
         layers = torch.stack([share.sum(1) for share in shares], 1)
         return Reading(layers.sum(1), layers, stack_layers([share.sum(-1) for share in shares]))
 
     def trace(self, run: Run) -> tuple[SpanMasks, list[Hop]]:
-        """Where the span is, and what each hop from there finds, on all tokens."""
+        """Return the masks of the span, and the shares of all tokens in each hop."""
         require_maps(run, self.name)
         require_local(run, self.name)
         assert isinstance(run.rulebook, RouteRulebook)
         found = routes(run, run.rulebook.recorder, self.name)
-        where = self.places(run, found[0].rows)  # behind the routes: its backward lets go of what is behind the blocks
-        keep = 1 - stopped(run, self.stop, found[0].rows) if self.stop else torch.ones_like(found[0].rows)
+        masks = self.span_masks(run, found[0].rows)  # after the routes: its backward pass frees the graph of the head
+        keep = 1 - stop_mask(run, self.stop, found[0].rows) if self.stop else torch.ones_like(found[0].rows)
 
         def hop(ratio: Tensor, weights: Tensor, rows: slice) -> Hop:
             return Hop(ratio, [self.layer(r, weights[:, rows], rows) * keep[:, None] for r in found])
 
-        hops = [hop(torch.ones_like(keep[:, 0]), where.span * keep, where.rows)]
-        again = self.hops if self.variant == "flash-trace" and where.reach.stop else 0
-        for _ in range(again):
+        hops = [hop(torch.ones_like(keep[:, 0]), masks.span * keep, masks.rows)]
+        further = self.hops if self.variant == "flash-trace" and masks.reach.stop else 0
+        for _ in range(further):
             e = hops[-1].tokens()
-            written = e * where.written
+            written = e * masks.written
             mass = written.sum(1)
             ratio = hops[-1].ratio * mass / (e.sum(1) + TINY)
-            hops.append(hop(ratio, written / (mass[:, None] + TINY), where.reach))
-        return where, hops
+            hops.append(hop(ratio, written / (mass[:, None] + TINY), masks.reach))
+        return masks, hops
 
     def layer(self, route: HeadRoutes, weights: Tensor, rows: slice) -> Tensor:
-        """``e_jh`` of one layer, ``[batch, heads, tokens]``, for weights ``[batch, rows]`` of some rows."""
-        v, behind, before = self.values(route), route.after()[:, rows], route.before()[:, rows]
-        attention, w = route.attention(rows), weights[:, None]
-        pieces = cut(weights.shape[1], v[..., 0].numel())
+        """Return ``e_jh`` of one layer, ``[batch, heads, tokens]``, for weights ``[batch, rows]`` of some rows."""
+        v = self.values(route)
+        before = route.before()[:, rows]
+        after = route.after()[:, rows]
+        attention = route.attention(rows)
+        row_chunks = chunks(weights.shape[1], v[..., 0].numel())
         if self.variant == "matrix":
-            A = torch.cat([attention(piece) for piece in pieces], 2)
-            each = shares(route, v, behind, before, A * route.rows[:, None, rows, None])
+            A = torch.cat([attention(chunk) for chunk in row_chunks], 2)
+            each = stream_shares(route, v, after, before, A * route.rows[:, None, rows, None])
             return (each * (weights / weights.sum(1, keepdim=True))[:, None, :, None]).sum(2)
-        gained = (weights * route.rows[:, rows])[:, None, None]
-        a = torch.stack([gained[..., piece] @ attention(piece) for piece in pieces]).sum(0)
-        return shares(route, v, w @ behind, w @ before, a)[:, :, 0]
+        w = weights[:, None]
+        scaled = (weights * route.rows[:, rows])[:, None, None]
+        a = torch.stack([scaled[..., chunk] @ attention(chunk) for chunk in row_chunks]).sum(0)
+        return stream_shares(route, v, w @ after, w @ before, a)[:, :, 0]
 
     def values(self, route: HeadRoutes) -> Tensor:
-        """``[batch, heads, tokens, features of a head]``; without biases, the derivative along the stream itself."""
-        values, trunk = route.record.values, route.residual.trunk
+        """Return ``[batch, heads, tokens, features of a head]``; without biases, the derivative along the stream."""
+        values = route.record.values
+        trunk = route.residual.trunk
         assert values is not None
         if self.biases:
             return route.by_head(values.detach())
         along: Any = edge_of(trunk)
         return route.by_head(derivative(values, along, trunk.detach()))
 
-    def places(self, run: Run, like: Tensor) -> SpanMasks:
-        """Where the span and the prompt are, as numbers of the kind of ``like``, ``[batch, tokens]``."""
+    def span_masks(self, run: Run, like: Tensor) -> SpanMasks:
+        """Return the masks of span and prompt, in the type of ``like``, ``[batch, tokens]``."""
         batch, tokens = like.shape
         if self.span is None:
             rows = target_rows(last_gradient(run))[:, 0]
             return SpanMasks(rows, torch.zeros_like(rows), torch.ones_like(rows), slice(0, tokens), slice(0, 0))
         padding = run.mask if run.mask is not None and run.mask.shape == like.shape else torch.zeros_like(like)
         real = padding.cpu() == 0
-        spans = one_each(self.span, batch, "span")
-        prompts = [start for start, _ in spans] if self.prompt is None else one_each(self.prompt, batch, "prompt")
+        spans = for_each_sample(self.span, batch, "span")
+        prompts = (
+            [start for start, _ in spans] if self.prompt is None else for_each_sample(self.prompt, batch, "prompt")
+        )
         for i, ((start, end), prompt, length) in enumerate(zip(spans, prompts, real.sum(1).tolist(), strict=True)):
             if not 0 < prompt <= start < end <= length:
                 raise MethodError(
                     f"Sample {i} has {length} tokens, so that a span ({start}, {end}) behind a prompt of {prompt} does "
                     f"not fit: it must be 0 < prompt <= start < end <= {length}, padding not counted."
                 )
-        at, ends = real.cumsum(1) - 1, torch.tensor([list(span) for span in spans])
-        first, start, end = torch.tensor(prompts)[:, None], ends[:, :1], ends[:, 1:]
-        span, written, prompt = (
-            inside & real for inside in ((at >= start) & (at < end), (at >= first) & (at < end), at < first)
+        at = real.cumsum(1) - 1
+        starts = torch.tensor([start for start, _ in spans])[:, None]
+        ends = torch.tensor([end for _, end in spans])[:, None]
+        prompt_ends = torch.tensor(prompts)[:, None]
+        in_span = (at >= starts) & (at < ends) & real
+        written = (at >= prompt_ends) & (at < ends) & real
+        in_prompt = (at < prompt_ends) & real
+        return SpanMasks(
+            span=in_span.to(like),
+            written=written.to(like),
+            prompt=in_prompt.to(like),
+            rows=covering_slice(in_span),
+            reach=covering_slice(written),
         )
-        return SpanMasks(span.to(like), written.to(like), prompt.to(like), extent(span), extent(written))
 
 
-def shares(route: HeadRoutes, v: Tensor, y: Tensor, r: Tensor, a: Tensor) -> Tensor:
-    """What each head brings from each token, as a share of all that the stream is made of.
+def stream_shares(route: HeadRoutes, v: Tensor, y: Tensor, r: Tensor, a: Tensor) -> Tensor:
+    """Return what each head adds from each token, as a share of the stream.
 
     Args:
         route: the routes of an attention.
         v: its values, ``[batch, heads, tokens, features of a head]``.
-        y: what is explained, ``[batch, rows, features]``.
-        r: what was there before, likewise.
-        a: how much each token is looked at, ``[batch, heads, rows, tokens]``.
+        y: the stream after the attention, ``[batch, rows, features]``.
+        r: the stream before it, likewise.
+        a: the attention to each token, ``[batch, heads, rows, tokens]``.
 
     Returns:
         ``[batch, heads, rows, tokens]``.
     """
     found = []
-    for piece in cut(a.shape[-1], a[:, :, 0, 0].numel() * y.shape[-1]):
-        brought = (v[:, :, piece] @ route.weight) * route.features[:, None, None]
-        rows = cut(y.shape[1], brought.numel())
-        some = [proximity(a[:, :, i, piece, None] * brought[:, :, None], y[:, None, i, None]) for i in rows]
-        found.append(torch.cat(some, 2))
-    near = torch.cat(found, -1)
-    return near / (near.sum((1, 3)) + proximity(r, y) + TINY)[:, None, :, None]
+    for tokens in chunks(a.shape[-1], a[:, :, 0, 0].numel() * y.shape[-1]):
+        added = (v[:, :, tokens] @ route.weight) * route.features[:, None, None]
+        row_chunks = chunks(y.shape[1], added.numel())
+        near = [
+            proximity(a[:, :, rows, tokens, None] * added[:, :, None], y[:, None, rows, None]) for rows in row_chunks
+        ]
+        found.append(torch.cat(near, 2))
+    every = torch.cat(found, -1)
+    return every / (every.sum((1, 3)) + proximity(r, y) + TINY)[:, None, :, None]
 
 
-def cut(count: int, size: int) -> list[slice]:
-    """Pieces of so many entries of a size that no more is worked on at a time than there is room for."""
-    step = max(1, PIECE // size)
+def chunks(count: int, size: int) -> list[slice]:
+    """Return slices of ``count`` entries of a size, so that at most :data:`CHUNK` values are processed at a time."""
+    step = max(1, CHUNK // size)
     return [slice(i, i + step) for i in range(0, count, step)]
 
 
 def proximity(a: Tensor, y: Tensor) -> Tensor:
-    """``max(0, |y|_1 - |y - a|_1)`` over features, as ``min(t, 2|y| - t)`` with ``t = a sign(y)``."""
+    """Return ``max(0, |y|_1 - |y - a|_1)`` over features, as ``min(t, 2|y| - t)`` with ``t = a sign(y)``."""
     t = a * torch.ones_like(y).copysign(y)
     return torch.minimum(t, 2 * y.abs() - t).sum(-1).clamp(min=0)
 
 
-def one_each(given: Any, batch: int, what: str) -> list[Any]:
-    """A number, or a pair of them, for each sample: given for all, or one for each."""
+def for_each_sample(given: Any, batch: int, what: str) -> list[Any]:
+    """Return a number, or a pair of numbers, for each sample, given for all samples or one for each."""
 
     def fits(item: Any) -> bool:
         numbers = item if isinstance(item, tuple | list) else []
@@ -293,14 +310,14 @@ def one_each(given: Any, batch: int, what: str) -> list[Any]:
     return list(each)
 
 
-def extent(places: Tensor) -> slice:
-    """From the first to the last of some places, ``[batch, tokens]``."""
+def covering_slice(places: Tensor) -> slice:
+    """Return the slice from the first to the last token of a mask ``[batch, tokens]``."""
     (found,) = places.any(0).nonzero(as_tuple=True)
     return slice(int(found[0]), int(found[-1]) + 1)
 
 
-def stopped(run: Run, ids: Sequence[int], like: Tensor) -> Tensor:
-    """``[batch, tokens]``: 1 at tokens with one of some ids, which are told by their rows in the embedding table."""
+def stop_mask(run: Run, ids: Sequence[int], like: Tensor) -> Tensor:
+    """Return ``[batch, tokens]``: 1 at tokens with one of some ids, found by their rows in the embedding table."""
     rows = next((s.tensor.detach() for s in run.trace.sources if s.name and s.embedded and s.tensor.dim() == 3), None)
     if rows is not None and rows.shape[:2] == like.shape and min(ids) >= 0:
         tables = [p.detach() for p in run.model.parameters() if p.dim() == 2 and p.shape[1] == rows.shape[2]]

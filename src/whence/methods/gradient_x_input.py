@@ -1,7 +1,7 @@
 """Gradient x input: ``R_i = x_i df/dx_i``, summed over the features of each token.
 
 Shrikumar et al. 2017 ("not just a black box"); "GI" in Ali et al. 2022. Exact to first order, conservative only
-where the model is homogeneous. Cost: one forward, one backward.
+where the model is homogeneous. Cost: one forward pass, one backward pass.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from .registry import method
 class InputLevel(Method):
     """Methods whose relevance is read at the input.
 
-    It is gradient x input after a substitution, or, where the rulebook has a phase, the relevance that arrives.
+    It is gradient x input after a substitution, or, where the rulebook has a phase, the propagated relevance.
 
     Attributes:
-        at: where to read: ``"position"`` (all that enters the first block at a position), ``"token"`` (the token's own
+        at: where to read: ``"position"`` (the input of the first block at a position), ``"token"`` (the token's own
             embedding) or ``"pixel"`` (the raw floating-point input).
     """
 
@@ -40,8 +40,9 @@ class InputLevel(Method):
             raise MethodError(f"`at` must be 'position', 'token' or 'pixel', not {self.at!r}.")
 
     def read(self, run: Run) -> Reading:
-        """``[batch, tokens]``: relevance at the chosen place; relevance entering each block besides."""
-        places, streams = self.places(run), [t for t, _ in entries(run)]
+        """Return relevance at the chosen place, ``[batch, tokens]``, and that entering each block."""
+        places = self.places(run)
+        streams = [t for t, _ in entries(run)]
         carried = run.rulebook.phase is not None
         run.watch_heads()
         ends = [*places, *(t for t in streams if not any(t is place for place in places))]
@@ -53,15 +54,16 @@ class InputLevel(Method):
         return self.reading(run, places, found, layers)
 
     def places(self, run: Run) -> list[Tensor]:
-        """Where scores are read: in the main stream of tokens, then in each further one."""
+        """Return where scores are read: in the main stream of tokens, then in each further one."""
         main = run.position(self.at)
         return [main, *(t for t, _ in entries(run) if t is not main)] if self.at == "position" else [main]
 
     def reading(
         self, run: Run, places: list[Tensor], relevances: list[Tensor], layers: Tensor | None = None
     ) -> Reading:
-        """Relevance at each place, per token."""
-        main, grid = places[0], None
+        """Return the relevance at each place, per token."""
+        main = places[0]
+        grid = None
         if any(main is source.tensor and not source.embedded for source in run.trace.sources):
             scores, grid = _raw(relevances[0])
         else:
@@ -71,12 +73,12 @@ class InputLevel(Method):
             (dims[id(t)], per_token(r, node_of(t).axes, run.trace.batch, dims[id(t)]))
             for t, r in zip(places[1:], relevances[1:], strict=True)
         ]
-        tokens = node_of(main).axes[1] if self.at == "token" else None  # a text alone, of a text and a picture
+        tokens = node_of(main).axes[1] if self.at == "token" else None  # the text alone, of a text and an image
         return Reading(scores, layers, run.heads(), grid=grid, others=others, tokens=tokens)
 
 
 def _raw(relevance: Tensor) -> tuple[Tensor, tuple[int, int] | None]:
-    """Relevance of a raw input, per position: an image summed over channels, a sequence over features."""
+    """Return the relevance of a raw input, per position: an image summed over channels, a sequence over features."""
     if relevance.dim() == 4:
         pixels = relevance.sum(1)
         return pixels.flatten(1), (pixels.shape[1], pixels.shape[2])
@@ -93,5 +95,5 @@ class GradientXInput(InputLevel):
     beware: ClassVar[str] = "It is noisy in deep models, and misses what has already reached its full effect."
 
     def rulebook(self) -> Rulebook:
-        """No rules: every operation keeps its derivative."""
+        """Return a rulebook without rules: every operation keeps its derivative."""
         return Rulebook()

@@ -4,13 +4,13 @@
 input, summed over the features of each token. Complete: the scores sum to ``f(x) - f(x')`` up to the error of the
 integral, which is taken by Gauss-Legendre quadrature, exact for polynomials of degree ``2 steps - 1``.
 
-A Transformer's first norm makes its input's length meaningless: all but a point of the line from zero is the same to
-it, and the integrand jumps there. A baseline that is some vector (a padding token's) is then the better choice.
+A Transformer's first norm removes the length of its input: all points of the line from zero but zero itself are the
+same to it, and the integrand jumps there. A non-zero baseline (a padding token's embedding) is then the better choice.
 
-The line is drawn where the scores are read (``at``): between vectors that enter the first block (the default), between
-token embeddings, or between pixels.
+The line runs where the scores are read (``at``): between inputs of the first block (the default), between token
+embeddings, or between pixels.
 
-Cost: ``1 + steps`` forwards and ``steps`` backwards; of short inputs several at a time.
+Cost: ``1 + steps`` forward passes and ``steps`` backward passes; short inputs are batched.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .base import Reading
 from .gradient_x_input import InputLevel
 from .registry import method
 
-#: rows (copies x samples x tokens) that go through the model at once: more are hardly faster, and take more memory
+#: rows (copies x samples x tokens) of one forward pass: more are hardly faster, and take more memory
 ROWS = 1024
 
 
@@ -42,58 +42,66 @@ class GradientAverage(InputLevel):
     """Methods that average gradients over changed inputs."""
 
     def rulebook(self) -> Rulebook:
-        """No rules: every operation keeps its derivative."""
+        """Return a rulebook without rules: every operation keeps its derivative."""
         return Rulebook(books=False)
 
     def gradients(self, run: Run, places: list[Tensor], points: Iterable[list[Tensor]]) -> Iterator[list[Tensor]]:
-        """The target's gradients with respect to some tensors, at each of several values of them.
+        """Yield the target's gradients with respect to some tensors, at each of several values of them.
 
-        Short inputs go through the model several copies at a time, if the copies do not know of each other: one of them
-        is also run alone.
+        Short inputs are run as several copies in one batch, if copies do not influence each other: to test this, one of
+        them is also run by itself.
         """
-        points, many, checked = iter(points), self._together(run, places), False
-        while some := list(itertools.islice(points, many)):
-            found = _at_once(run, places[0], [value for value, *_ in some]) if len(some) > 1 else None
+        points = iter(points)
+        copies = self._copies_at_once(run, places)
+        checked = False
+        while values := list(itertools.islice(points, copies)):
+            found = _batched_gradients(run, places[0], [value for value, *_ in values]) if len(values) > 1 else None
             if found is not None and not checked:
-                (alone,) = _alone(run, places, some[-1])
+                (alone,) = _gradients_at(run, places, values[-1])
                 checked = torch.allclose(found[-1], alone, rtol=1e-3, atol=1e-3 * float(alone.abs().max()))
                 found = found if checked else None
-            many = many if found is not None else 1
-            yield from ([g] for g in found) if found is not None else (_alone(run, places, one) for one in some)
+            if found is None:
+                copies = 1
+                yield from (_gradients_at(run, places, value) for value in values)
+            else:
+                yield from ([g] for g in found)
 
-    def _together(self, run: Run, places: list[Tensor]) -> int:
-        """How many copies of the batch go through the model at once, told apart by their place in the batch."""
+    def _copies_at_once(self, run: Run, places: list[Tensor]) -> int:
+        """Return how many copies of the batch are run in one forward pass."""
         if len(places) > 1 or run.seed.index is None or (run.trace.batch,) not in node_of(places[0]).axes:
             return 1
         tokens = run.boundaries[0].tensor if run.boundaries else places[0]
         return max(1, ROWS // max(1, tokens.numel() // tokens.shape[-1]))
 
 
-def _alone(run: Run, places: list[Tensor], values: list[Tensor]) -> list[Tensor]:
-    """The gradient at each of some places, at other values."""
-    there = run.rerun({node_of(t).seq: value for t, value in zip(places, values, strict=True)})
-    return [precise(g) for g in there.gradients()]
+def _gradients_at(run: Run, places: list[Tensor], values: list[Tensor]) -> list[Tensor]:
+    """Return the gradient at each of some places, at other values."""
+    rerun = run.rerun({node_of(t).seq: value for t, value in zip(places, values, strict=True)})
+    return [precise(g) for g in rerun.gradients()]
 
 
-def _at_once(run: Run, place: Tensor, values: list[Tensor]) -> list[Tensor] | None:
-    """The gradient at one place at each of several values, in one forward and backward; ``None``: the model cannot."""
+def _batched_gradients(run: Run, place: Tensor, values: list[Tensor]) -> list[Tensor] | None:
+    """Return the gradient at one place at each of several values, in one forward and one backward pass.
+
+    ``None`` if the model cannot be run on several copies.
+    """
     node = node_of(place)
     batch = node.axes.index((run.trace.batch,))
     try:
-        there = run.rerun({node.seq: torch.cat(values, batch)}, len(values))
+        rerun = run.rerun({node.seq: torch.cat(values, batch)}, len(values))
     except (ModelError, RuntimeError):
         return None
-    return [precise(g) for g in there.gradients()[0].chunk(len(values), batch)]
+    return [precise(g) for g in rerun.gradients()[0].chunk(len(values), batch)]
 
 
 @method("integrated-gradients")
 @dataclass
 class IntegratedGradients(GradientAverage):
-    """The gradient along the way from a baseline, times the way.
+    """The gradient averaged along the line from a baseline to the input, times their difference.
 
     Attributes:
-        steps: points on the line.
-        baseline: where the line begins: a number, or a tensor that fits (``[features]``, for pixels an image).
+        steps: the number of points on the line.
+        baseline: where the line begins: a number, or a tensor that broadcasts (``[features]``, for pixels an image).
     """
 
     paper: ClassVar[str] = "Sundararajan, Taly, Yan, ICML 2017"
@@ -113,7 +121,7 @@ class IntegratedGradients(GradientAverage):
             raise MethodError(f"`steps` must be at least 1, not {self.steps}.")
 
     def read(self, run: Run) -> Reading:
-        """``[batch, tokens]``: the integral, point by point."""
+        """Return the integral, ``[batch, tokens]``."""
         places = self.places(run)
         ends = [t.detach() for t in places]
         begins = [torch.zeros_like(t) + torch.as_tensor(self.baseline).to(t) for t in ends]
@@ -126,5 +134,5 @@ class IntegratedGradients(GradientAverage):
         for weight, found in zip(weights / 2, self.gradients(run, places, line), strict=True):
             for total, gradient in zip(totals, found, strict=True):
                 total += float(weight) * gradient
-        ways = [precise(end) - precise(begin) for begin, end in zip(begins, ends, strict=True)]
-        return self.reading(run, places, [way * total for way, total in zip(ways, totals, strict=True)])
+        lengths = [precise(end) - precise(begin) for begin, end in zip(begins, ends, strict=True)]
+        return self.reading(run, places, [length * total for length, total in zip(lengths, totals, strict=True)])

@@ -1,12 +1,12 @@
-"""LibraGrad (Mehri, Baghshah, Pilehvar, CVPR 2025): a balanced gradient, and what gradient methods make of it.
+"""LibraGrad (Mehri, Baghshah, Pilehvar, CVPR 2025): a balanced gradient, and gradient methods based on it.
 
 A function is FullGrad-complete if ``f(x) = x df/dx + sum_b b df/db`` over all biases ``b``. Transformers are not; with
-some paths of the backward cut or scaled they are (sec. 3.4 and 3.5):
+some paths of the backward pass cut or scaled they are (sec. 3.4 and 3.5):
 
 - attention: ``sg(softmax(Q K^T)) V``;
 - LayerNorm: ``(x - E[x]) / sg(sqrt(Var[x] + eps))``; so too RMSNorm, and any division;
-- activations ``x g(x)`` (GELU, SiLU): ``x sg(g(x))``; other functions of one number (the tanh of a pooler), of which
-  the paper says nothing: ``x sg(f(x) / x)``;
+- activations ``x g(x)`` (GELU, SiLU): ``x sg(g(x))``; other elementwise functions (the tanh of a pooler), which the
+  paper does not cover: ``x sg(f(x) / x)``;
 - a product of two branches that are complete (SwiGLU): half to each. If one of them is not (a sigmoid gate, the softmax
   of a router), it is a constant for the other.
 
@@ -18,21 +18,20 @@ With ``x_l`` the tokens that enter block ``l`` and sums over features, the read-
 - ``"hires-cam"``: ``x_l df/dx_l`` of the last block;
 - ``"att-cat"``: ``sum_l a_l x_{l+1} df/dx_{l+1}``, ``a_l`` the mean of layer ``l``'s attention over heads and rows.
 
-Each bias counts once, at the tokens at which it is added, if that is after ``x_0``. A bias behind the pooling is of no
-token: the published code gives it to [CLS], here the tokens that the target reads share it evenly, which is the same
-for a classifier on [CLS] and serves a mean over tokens, too. Scores are signed and not normalised.
+Each bias counts once, at the tokens at which it is added, if that is after ``x_0``. A bias after the pooling belongs to
+no token: the published code assigns it to [CLS], here the tokens that the target reads share it evenly, which is the
+same for a classifier on [CLS] and also applies to a mean over tokens. Scores are signed and not normalised.
 
 The published code explains the probability of a class (``probability=True``; its completeness tables: the logit). The
 logit is the default here, as for all methods: it is what the scores sum to, and probabilities that are nearly 1 have
 hardly any gradient. At pixels, convolutions have its "dissent suppression": for each output only contributions of its
-own sign (the bias apart), scaled to sum to the output. Its default for CLIP differentiates the final division by the
+own sign (without the bias), scaled to sum to the output. Its default for CLIP differentiates the final division by the
 length of a feature vector; here it is a division like any other.
 
-``rules`` has what the paper compares with, in the same code: ``"gradient"`` (nothing is changed), ``"attn-lrp"``
-(AttnLRP: attention's products give half to each factor), ``"ali-lrp"`` (LibraGrad without the rules for activations and
-gates).
+``rules`` also has the paper's baselines, in the same code: ``"gradient"`` (plain gradients), ``"attn-lrp"`` (AttnLRP:
+attention's products give half to each factor), ``"ali-lrp"`` (LibraGrad without the rules for activations and gates).
 
-Cost: one forward, one backward; fused attention stays fused, but for ``"att-cat"``.
+Cost: one forward pass, one backward pass; fused attention stays fused, except for ``"att-cat"``.
 """
 
 from __future__ import annotations
@@ -65,15 +64,15 @@ PASSING = {"structural", "selecting", "extreme", "identity", "scale", "shift", "
 
 @rules.conserves
 def share_gate(call: Call) -> Any:
-    """A product of branches: half to each; one that is not linear is a constant for the other (theorems 4 and 5)."""
-    curved = [t for t in call.traced if _curved(node_of(t))]
-    if len(curved) == 1 and len(call.traced) == 2:
-        return call.run(*(t.detach() if t is curved[0] else t for t in call.traced))
+    """Give each branch of a product half; an incomplete one is a constant for the other (theorems 4 and 5)."""
+    incomplete = [t for t in call.traced if _is_incomplete(node_of(t))]
+    if len(incomplete) == 1 and len(call.traced) == 2:
+        return call.run(*(t.detach() if t is incomplete[0] else t for t in call.traced))
     return rules.share_product(call)
 
 
-def _curved(node: Node) -> bool:
-    """Whether a branch ends in a function that is not of the form ``x g(x)``: a sigmoid, a softmax."""
+def _is_incomplete(node: Node) -> bool:
+    """Return whether a branch ends in a function that is not of the form ``x g(x)``: a sigmoid, a softmax."""
     stack = [node]
     while stack:
         current = stack.pop()
@@ -86,12 +85,12 @@ def _curved(node: Node) -> bool:
 
 @rules.conserves
 def suppress_dissent(call: Call) -> Any:
-    """A convolution that passes on, for each output, only contributions of its own sign, scaled to sum to it."""
+    """Propagate through a convolution only contributions of each output's own sign, scaled to sum to it."""
     parts = linear_parts(call)
-    return call.run() if parts[0] is None else _Assent.apply(call, parts, call.traced[0])
+    return call.run() if parts[0] is None else _DissentSuppression.apply(call, parts, call.traced[0])
 
 
-class _Assent(torch.autograd.Function):
+class _DissentSuppression(torch.autograd.Function):
     """``z = sum_i c_i`` with gradient ``z / sum(c_i of z's sign)`` times that of each ``c_i`` of its sign."""
 
     @staticmethod
@@ -103,7 +102,8 @@ class _Assent(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        (x,), (weight, _, apply) = ctx.saved_tensors, ctx.parts
+        (x,) = ctx.saved_tensors
+        weight, _, apply = ctx.parts
         z, back = pull(apply, x, weight)
         sizes, back_sizes = pull(apply, x.abs(), absolute(weight))
         s = torch.where(sizes == 0, 0.0, grads[0] * z / (z.abs() + sizes))  # |z| + sum |c| is twice the sum of those
@@ -142,7 +142,7 @@ class LibraGrad(InputLevel):
 
     Attributes:
         readout: ``"full-grad-plus"``, ``"full-grad"``, ``"input-x-gradient"``, ``"hires-cam"`` or ``"att-cat"``.
-        rules: ``"libra"``, or what it is compared with: ``"gradient"``, ``"attn-lrp"``, ``"ali-lrp"``.
+        rules: ``"libra"``, or one of the paper's baselines: ``"gradient"``, ``"attn-lrp"``, ``"ali-lrp"``.
         probability: explain the probability of the class rather than its logit.
     """
 
@@ -159,9 +159,9 @@ class LibraGrad(InputLevel):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.readout not in READOUTS:
-            raise MethodError(f"`readout` must be {_listed(READOUTS)}, not {self.readout!r}.")
+            raise MethodError(f"`readout` must be {_join_names(READOUTS)}, not {self.readout!r}.")
         if self.rules not in RULES:
-            raise MethodError(f"`rules` must be {_listed(RULES)}, not {self.rules!r}.")
+            raise MethodError(f"`rules` must be {_join_names(RULES)}, not {self.rules!r}.")
         if self.at != "position" and self.readout != "input-x-gradient":
             raise MethodError(
                 f"The read-out '{self.readout}' must be read at 'position', where the blocks begin, not at "
@@ -169,7 +169,7 @@ class LibraGrad(InputLevel):
             )
 
     def rulebook(self) -> Rulebook:
-        """The rules, and an eye on biases where they count."""
+        """Return the chosen rules; biases are recorded where the read-out needs them."""
         book = dict(RULES[self.rules])
         if self.at == "pixel" and self.rules == "libra":
             book["convolution"] = suppress_dissent
@@ -177,7 +177,7 @@ class LibraGrad(InputLevel):
         return _BiasRulebook(biases.wrap_rules(book) if biases else book, maps=self.readout == "att-cat", biases=biases)
 
     def read(self, run: Run) -> Reading:
-        """``[batch, tokens]``: the chosen read-out."""
+        """Return the chosen read-out, ``[batch, tokens]``."""
         if self.probability:
             _explain_probability(run)
         if self.readout.startswith("full-grad"):
@@ -190,7 +190,7 @@ class LibraGrad(InputLevel):
         return reading
 
     def _full_grad(self, run: Run) -> Reading:
-        """Gradient x input and gradient x bias."""
+        """Return gradient x input and gradient x bias."""
         assert isinstance(run.rulebook, _BiasRulebook)
         assert run.rulebook.biases is not None
         places = self.places(run)
@@ -210,7 +210,7 @@ class LibraGrad(InputLevel):
         return replace(reading, scores=scores + biases[0], others=others)
 
     def _blocks(self, reading: Reading) -> Tensor:
-        """``[batch, blocks, tokens]``: gradient x input at each block."""
+        """Return gradient x input at each block, ``[batch, blocks, tokens]``."""
         if reading.layers is None or reading.others:
             raise ModelError(
                 f"The read-out '{self.readout}' needs blocks that all work on the same tokens, which this model does "
@@ -219,7 +219,7 @@ class LibraGrad(InputLevel):
         return reading.layers
 
     def _att_cat(self, run: Run, blocks: Tensor) -> Tensor:
-        """Gradient x input of each block but the first, weighed by the attention that the block before paid."""
+        """Return gradient x input of each block but the first, weighted by the attention of the block before."""
         require_maps(run, self.name)
         require_local(run, self.name)
         records = run.trace.attentions
@@ -238,7 +238,7 @@ class LibraGrad(InputLevel):
 
 
 def _explain_probability(run: Run) -> None:
-    """Let the backward start at the probability of the class instead of its logit."""
+    """Start the backward pass at the probability of the class instead of its logit."""
     seed = run.seed
     if seed.index is None or seed.output.shape[-1] < 2:
         raise TargetError(
@@ -251,6 +251,6 @@ def _explain_probability(run: Run) -> None:
     run.seed = replace(seed, output=value, last=None)
 
 
-def _listed(names: Any) -> str:
+def _join_names(names: Any) -> str:
     *most, last = (f"'{name}'" for name in names)
     return f"{', '.join(most)} or {last}"

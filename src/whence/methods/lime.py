@@ -1,22 +1,23 @@
 """LIME (Ribeiro, Singh, Guestrin, KDD 2016), by Captum.
 
-A linear model of which features are kept is fitted to the target near the input (eq. 1, algorithm 1):
+A linear model in which features are kept is fitted to the target near the input (eq. 1, algorithm 1):
 
     ``min_w  sum_z pi(z) (f(z) - w_0 - w . z)^2 + regularisation``,   ``pi(z) = exp(-D(x, z)^2 / (2 width^2))``
 
 over sets ``z`` of features; a feature's score is its coefficient. ``D`` is the cosine distance of the zeros and ones of
 ``z`` from the ones of the whole input.
 
-What differs. The paper chooses K features by a lasso and fits these by least squares; the authors' package fits a ridge
-regression (alpha 1) and takes a width of 25 on a distance in per cent, which is 0.25. Both are the defaults here, and
-all features take part. Captum's defaults are ``surrogate="lasso", alpha=0.01, width=1.0``, and a distance of the inputs
-themselves. Captum keeps each feature with probability 1/2, as the authors' package does for pictures; for texts the
-latter draws how many to take away. The package explains probabilities: give them as a target function for the same.
+Deviations. The paper chooses K features by a lasso and fits these by least squares; the authors' package fits a ridge
+regression (alpha 1) and takes a width of 25 on a distance in per cent, which is 0.25. Both are the defaults here, with
+all features. Captum's defaults are ``surrogate="lasso", alpha=0.01, width=1.0``, and a distance of the inputs
+themselves. Captum keeps each feature with probability 1/2, as the authors' package does for images; for texts the
+latter draws how many to remove. The package explains probabilities: pass a target function that returns them for the
+same.
 
-Sets are drawn from ``seed`` for each sample by itself; on torch's generator and threads see
+Sets are drawn from ``seed`` for each sample independently; on torch's generator and threads see
 :mod:`~whence.methods.kernel_shap`.
 
-Cost: a forward for each different set (at most ``samples``), for the whole batch.
+Cost: a forward pass for each different set (at most ``samples``), for the whole batch.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ class Lime(SampledPerturbation):
     """The coefficients of a linear model fitted near the input.
 
     Attributes:
-        width: of the kernel: the smaller, the less count sets far from the whole.
+        width: the width of the kernel: the smaller, the lower the weight of sets far from the full one.
         surrogate: ``"ridge"``, ``"lasso"`` or ``"linear"`` (not regularised).
-        alpha: how strongly ridge and lasso are regularised; ``None``: 1 and 0.01.
+        alpha: the regularisation strength of ridge and lasso; ``None``: 1 and 0.01.
     """
 
     paper: ClassVar[str] = "Ribeiro, Singh, Guestrin, KDD 2016"
@@ -64,7 +65,7 @@ class Lime(SampledPerturbation):
             raise MethodError(f"`alpha` must not be negative, and goes with ridge or lasso, not {self.alpha}.")
 
     def fit(self, value: Value, count: int, samples: int) -> Tensor:
-        """``[count]``: the coefficients of the features."""
+        """Return the coefficients of the features, ``[count]``."""
         captum = need("captum.attr", "LIME", "captum")
         need("sklearn.linear_model", "LIME", "captum")
         near = need("captum.attr._core.lime", "LIME", "captum").get_exp_kernel_similarity_function("cosine", self.width)

@@ -1,6 +1,6 @@
 """LRP and partial LRP, the baselines of Chefer, Gur, Wolf (CVPR 2021).
 
-`lrp`: relevance starts as 1 at the class and goes back by the rules of `transformer-attribution`, but without its
+`lrp`: relevance starts as 1 at the class and is propagated by the rules of `transformer-attribution`, but without its
 normalisation of skip connections: linear layers by their positive contributions (alpha = 1), matrix products and
 additions by eq. 1, norms and activations unchanged, the patch convolution of a vision model by z^B. Scores are the
 relevance of the first block's input, or (``at="pixel"``, "full LRP" in the published code) of the pixels.
@@ -11,9 +11,9 @@ averaged, at the rows that the target reads.
 The published code of both normalises the positive and the negative inputs of a linear layer separately, so that
 relevance doubles at each such layer (``doubled=True``); the rule itself is the default here.
 
-Cost: one forward, one backward of relevance (about two plain ones); fused attention stays fused, its maps are made
-again as relevance passes. `partial-lrp` has them written out, and sends gradients back as well, to find the rows that
-the target reads.
+Cost: one forward pass, one backward pass of relevance (about two plain ones); fused attention stays fused, its maps are
+recomputed as relevance passes. `partial-lrp` decomposes attention into primitive operations, and also runs a backward
+pass of gradients, to find the rows that the target reads.
 """
 
 from __future__ import annotations
@@ -40,17 +40,18 @@ from .transformer_attribution import relevance_rulebook
 
 
 class PlainLRPRules(RelevanceRules):
-    """The rules without normalised skip connections; linear layers as asked for."""
+    """The rules without normalised skip connections; linear layers may double relevance."""
 
     def __init__(self, phase: Phase, eps: float, doubled: bool) -> None:
         super().__init__(phase, eps)
         self.doubled = doubled
 
     def linear(self, op: BackwardOp, R: Tensor) -> tuple[Tensor, ...]:
-        """Positive contributions; ``doubled``: of positive and of negative inputs, each with all of the relevance."""
+        """Propagate by positive contributions; ``doubled``: all relevance to positive and again to negative inputs."""
         if not self.doubled or op.apply is None or op.weight is None:
             return super().linear(op, R)
-        x, w = op.inputs[0].detach(), op.weight
+        x = op.inputs[0].detach()
+        w = op.weight
         halves = []
         for part, weight in ((x.clamp(min=0), w.clamp(min=0)), (x.clamp(max=0), w.clamp(max=0))):
             z, back = pull(op.apply, part, weight)
@@ -58,33 +59,33 @@ class PlainLRPRules(RelevanceRules):
         return (self.clone_shared_input(op, halves[0] + halves[1]),)
 
     def convolution(self, op: BackwardOp, R: Tensor) -> tuple[Tensor, ...]:
-        """z^B for a picture of three channels, as a linear layer otherwise."""
+        """Apply z^B to an image of three channels, the rule of linear layers otherwise."""
         x = op.inputs[0].detach()
         if op.apply is None or op.weight is None or x.dim() != 4 or x.shape[1] != 3:
             return self.linear(op, R)
         return (z_box(op.apply, x, op.weight, R, eps=self.eps),)
 
     def add_zero_mask(self, op: BackwardOp | PartialSum, R: Tensor) -> tuple[Tensor, ...]:
-        """:meth:`add_constant` with a constant of zeros."""
+        """Apply :meth:`add_constant` with a constant of zeros."""
         return (self.clone(op.inputs[0].detach(), R),)
 
     def add(self, op: BackwardOp, R: Tensor) -> tuple[Tensor, ...]:
-        """Each summand in proportion (eq. 1)."""
+        """Propagate to each summand in proportion (eq. 1)."""
         return self.deep_taylor(op, R)
 
     def add_constant(self, op: BackwardOp | PartialSum, R: Tensor) -> tuple[Tensor, ...]:
-        """Adding a mask or a position: the constant's share goes no further; a bias takes none."""
+        """Propagate through the addition of a mask or a position, which absorbs its share; a bias absorbs none."""
         x = op.inputs[0].detach()
         if op.is_bias:
             return (R.sum_to_size(x.shape),)
         return ((x * safe_divide(R, op.output, self.eps)).sum_to_size(x.shape),)
 
 
-def _warn_of_half(run: Run) -> None:
-    """Additions without normalisation divide by sums that may be tiny: not in half precision."""
+def _warn_half_precision(run: Run) -> None:
+    """Warn of half precision: additions without normalisation divide by sums that may be tiny."""
     if run.seed.output.dtype in (torch.float16, torch.bfloat16):
         warnings.warn(
-            "PlainLRP LRP divides by sums of signed terms, which half precision does not resolve: run the model in "
+            "Plain LRP divides by sums of signed terms, which half precision does not resolve: run the model in "
             "float32, better in float64.",
             WhenceWarning,
             stacklevel=2,
@@ -96,7 +97,7 @@ class PlainLRP(Method):
     """Methods that read plain LRP.
 
     Attributes:
-        doubled: let relevance double at every linear layer, as the published code does.
+        doubled: double relevance at every linear layer, as the published code does.
         eps: the stabiliser of every denominator.
     """
 
@@ -104,7 +105,7 @@ class PlainLRP(Method):
     eps: float = EPS
 
     def rulebook(self) -> Rulebook:
-        """Plain LRP, per kind of operation."""
+        """Return the rules of plain LRP, per kind of operation."""
         rules = PlainLRPRules(Phase(), self.eps, self.doubled)
         book = relevance_rulebook(rules)
         return replace(book, rules={**book.rules, "convolution": rules(rules.convolution)})
@@ -124,8 +125,8 @@ class LRP(PlainLRP, InputLevel):
     needs: ClassVar[str] = "operations with rules"
 
     def read(self, run: Run) -> Reading:
-        """``[batch, tokens]``: the relevance that arrives at the chosen place."""
-        _warn_of_half(run)
+        """Return the relevance at the chosen place, ``[batch, tokens]``."""
+        _warn_half_precision(run)
         return super().read(run)
 
 
@@ -142,13 +143,13 @@ class PartialLRP(PlainLRP):
     needs: ClassVar[str] = "attention"
 
     def rulebook(self) -> Rulebook:
-        """Plain LRP without a ledger, attention decomposed: it ends at the last map."""
+        """Return plain LRP without a ledger, with unfused attention: it ends at the last map."""
         return replace(super().rulebook(), books=False, maps=True)
 
     def read(self, run: Run) -> Reading:
-        """The explained rows of the last attention's relevance."""
+        """Return the explained rows of the last attention's relevance."""
         require_maps(run, self.name)
-        _warn_of_half(run)
+        _warn_half_precision(run)
         record = run.trace.attentions[-1]
         assert record.probabilities is not None
         (gradient,) = run.backward([record.probabilities], keep=True)

@@ -1,15 +1,15 @@
 """Occlusion (Zeiler, Fergus, ECCV 2014); of words, erasure (Li, Monroe, Jurafsky, 2016).
 
 ``R_i = f(x) - f(x with feature i replaced by the baseline)``. With ``window`` > 1 that many neighbours are replaced at
-once, at every place (a square of patches, for a picture's ``at="pixel"``), and a feature's score is the mean over the
-windows that hold it, as in Captum. Differences are those of Captum's ``FeatureAblation``; its ``Occlusion`` would
+once, at every place (a square of patches, for an image with ``at="pixel"``), and a feature's score is the mean over the
+windows that contain it, as in Captum. Differences are those of Captum's ``FeatureAblation``; its ``Occlusion`` would
 return them in single precision and count padding as neighbours.
 
-Two features that can stand in for each other both score low; the scores do not sum to the prediction.
+Two features that can replace each other both score low; the scores do not sum to the prediction.
 
 ``at="pixel"``: a patch's score is divided among its pixels, so that a patch's pixels sum to it.
 
-Cost: one forward, and one for each window (window 1: each token), for the whole batch.
+Cost: one forward pass, and one for each window (window 1: each token), for the whole batch.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from .registry import method
 @method("occlusion")
 @dataclass
 class Occlusion(PerturbationMethod):
-    """What the target loses without a token.
+    """The decrease of the target without a token.
 
     Attributes:
-        window: how many neighbours are replaced at once; for patches, the side of a square of them.
+        window: the number of neighbours that are replaced at once; for patches, the side of a square of them.
     """
 
     paper: ClassVar[str] = "Zeiler, Fergus, ECCV 2014"
@@ -50,14 +50,14 @@ class Occlusion(PerturbationMethod):
             raise MethodError(f"`window` must be at least 1, not {self.window}.")
 
     def groups(self, features: Tensor) -> list[Tensor]:
-        """A window at every place; one, where there are fewer features than a window holds."""
+        """Return a window at every place; a single one, where there are fewer features than a window holds."""
         windows = features
         for d, size in enumerate(features.shape):
             windows = windows.unfold(d, min(self.window, size), 1)
         return list(windows.flatten(0, features.dim() - 1).flatten(1))
 
     def attribute(self, value: Value, count: int) -> Tensor:
-        """``[count]``: what is lost without each window."""
+        """Return the decrease of the target without each window, ``[count]``."""
         captum = need("captum.attr", "occlusion", "captum")
-        lost: Tensor = captum.FeatureAblation(value).attribute(torch.ones(1, count))
-        return lost[0]
+        decrease: Tensor = captum.FeatureAblation(value).attribute(torch.ones(1, count))
+        return decrease[0]

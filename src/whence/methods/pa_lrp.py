@@ -50,7 +50,7 @@ from .base import Reading
 from .gradient_x_input import InputLevel
 from .registry import method
 
-COUNTED: dict[str, Callable[[Tensor], Tensor]] = {
+COUNTING: dict[str, Callable[[Tensor], Tensor]] = {
     "absolute": torch.abs,
     "positive": lambda R: R.clamp(min=0),
     "signed": lambda R: R,
@@ -81,12 +81,12 @@ class PositionalEncoding:
         """Write down what passes, and keep the constant's part of it, until the handle is removed."""
 
         def hook(gradient: Tensor) -> Tensor | None:
-            self._take(way, gradient * self.value * self.part)
+            self._record(way, gradient * self.value * self.part)
             return gradient * (1 - self.part) if self.part < 1 else None  # what is added leaves the gradient as it is
 
         return on_gradient(self.place, hook)
 
-    def _take(self, way: BackwardContext, relevance: Tensor) -> None:
+    def _record(self, way: BackwardContext, relevance: Tensor) -> None:
         relevance = torch.where(torch.isfinite(self.constant), precise(relevance), 0.0)  # a mask of infinities
         axes = list(self.node.axes)
         for query in _token_dims(self.node, way.tokens)[:-1]:  # scores have queries and keys
@@ -117,21 +117,21 @@ class PositionRecorder:
         constant, out = _constant(call), call.run()
         if constant is not None and call.name == "mul":
             call.kept = True
-            call.placed = lambda node: self._meet(node, out, constant, out.detach(), 0.5)
+            call.placed = lambda node: self._add(node, out, constant, out.detach(), 0.5)
         return out
 
     def shift(self, call: Call) -> Any:
         """A sum with a constant: its own share."""
         constant, out = _constant(call), call.run()
         if constant is not None and call.name == "add" and "alpha" not in call.kwargs:
-            call.placed = lambda node: self._meet(node, out, constant, constant, 1.0)
+            call.placed = lambda node: self._add(node, out, constant, constant, 1.0)
         return out
 
     def encodings(self, tokens: Dim) -> list[PositionalEncoding]:
         """Those that encode positions of some tokens, with nothing written down yet."""
         return [replace(one) for one in self.met if one.of(tokens)]
 
-    def _meet(self, node: Node, out: Tensor, constant: Tensor, value: Tensor, part: float) -> None:
+    def _add(self, node: Node, out: Tensor, constant: Tensor, value: Tensor, part: float) -> None:
         self.met.append(PositionalEncoding(node, distant(attach(out, node)), constant, value, part))
 
 
@@ -172,20 +172,24 @@ class PALRP(InputLevel):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.positions not in COUNTED:
-            raise MethodError(f"`positions` must be one of {', '.join(COUNTED)}, not {self.positions!r}.")
+        if self.positions not in COUNTING:
+            raise MethodError(f"`positions` must be one of {', '.join(COUNTING)}, not {self.positions!r}.")
         if self.attention not in ("split", "constant", "halved"):
             raise MethodError(f"`attention` must be 'split', 'constant' or 'halved', not {self.attention!r}.")
-        self._base()
+        self._base_rulebook()
 
-    def _base(self) -> Rulebook:
+    def _base_rulebook(self) -> Rulebook:
         attention = "split" if self.attention == "split" else "constant"
         return AttnLRP(self.at, attention, self.gamma, self.conv_gamma).rulebook()
 
     def rulebook(self) -> Rulebook:
         """The rules of `attn-lrp`, and books of positions."""
         self._positions = PositionRecorder()
-        book = {**self._base().rules, "scale": self._positions.rotate, "shift-by-constant": self._positions.shift}
+        book = {
+            **self._base_rulebook().rules,
+            "scale": self._positions.rotate,
+            "shift-by-constant": self._positions.shift,
+        }
         if self.attention == "halved":
             book |= dict.fromkeys(("attention", "mix"), rules.halve_heads)
         return Rulebook(book, maps=True)
@@ -213,7 +217,7 @@ class PALRP(InputLevel):
         reading = super().reading(run, places[:own], relevances[:own], layers)
         first = node_of(run.position("position")).seq
         met = [(e, e.relevance) for e in run.watched if isinstance(e, PositionalEncoding) and e.relevance is not None]
-        inside = [COUNTED[self.positions](R) for R in _by_layer(met).values()]
+        inside = [COUNTING[self.positions](R) for R in _by_layer(met).values()]
         added = [R for e, R in met if e.node.inside is None and (e.node.seq > first or self.at != "position")]
         numbered = [run.per_token(R, node_of(t).axes) for t, R in zip(places[own:], relevances[own:], strict=True)]
         scores = reading.scores

@@ -33,7 +33,7 @@ from .base import Reading
 from .gradient_x_input import InputLevel
 
 Value = Callable[[Tensor], Tensor]
-_DRAWING = threading.Lock()
+_GENERATOR_LOCK = threading.Lock()
 
 
 @dataclass
@@ -86,19 +86,19 @@ class PerturbationMethod(InputLevel):
         tables = [CaptumQueries() for _ in groups]
         for table, own in zip(tables, groups, strict=True):
             if own:
-                self.attribute(table.ask, len(own))
-        self._answer(game, groups, tables)
+                self.attribute(table.record, len(own))
+        self._run_queries(game, groups, tables)
         scores = torch.zeros(game.batch, game.count, dtype=torch.float64)
         for i, (table, own) in enumerate(zip(tables, groups, strict=True)):
             times = torch.zeros(game.count, dtype=torch.float64)
-            found = self.attribute(table.tell, len(own)).double() if own else ()
+            found = self.attribute(table.look_up, len(own)).double() if own else ()
             for group, score in zip(own, found, strict=True):
                 scores[i, group] += score
                 times[group] += 1
             scores[i] /= times.clamp(min=1)
         return game.reading(scores)
 
-    def _answer(self, game: CoalitionGame, groups: list[list[Tensor]], tables: list[CaptumQueries]) -> None:
+    def _run_queries(self, game: CoalitionGame, groups: list[list[Tensor]], tables: list[CaptumQueries]) -> None:
         """Put every question of every sample to the model, those of different samples together."""
         wanted = [[asked for asked in table.answers if not all(asked)] for table in tables]
         rounds = max(map(len, wanted))
@@ -119,12 +119,12 @@ class CaptumQueries:
     def __init__(self) -> None:
         self.answers: dict[tuple[float, ...], float] = {}
 
-    def ask(self, kept: Tensor) -> Tensor:
+    def record(self, kept: Tensor) -> Tensor:
         """Write a question down; the answer is for later."""
         self.answers.setdefault(tuple(kept[0].tolist()), 0.0)
         return torch.zeros(1, dtype=torch.float64)
 
-    def tell(self, kept: Tensor) -> Tensor:
+    def look_up(self, kept: Tensor) -> Tensor:
         """``[1]``: the answer."""
         return torch.tensor([self.answers[tuple(kept[0].tolist())]], dtype=torch.float64)
 
@@ -262,7 +262,7 @@ class SampledPerturbation(PerturbationMethod):
 
     def attribute(self, value: Value, count: int) -> Tensor:
         """``[count]``: the coefficients of the fitted model."""
-        with drawing(self.seed):
+        with seeded_generator(self.seed):
             return self.fit(value, count, 200 + 2 * count if self.samples is None else self.samples)
 
     def fit(self, value: Value, count: int, samples: int) -> Tensor:
@@ -288,11 +288,11 @@ class Surrogate:
 
 
 @contextlib.contextmanager
-def drawing(seed: int) -> Iterator[None]:
+def seeded_generator(seed: int) -> Iterator[None]:
     """Torch's global generator, from which Captum draws, seeded for the while and then as it was.
 
     One thread at a time may draw. No model runs in the meantime.
     """
-    with _DRAWING, torch.random.fork_rng(devices=[]):
+    with _GENERATOR_LOCK, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield

@@ -48,15 +48,15 @@ class Random(Method):
     def read(self, run: Run) -> Reading:
         """``[batch, tokens]``, drawn sample by sample for its own tokens; padding is 0."""
         entry = run.position("position")
-        scores = self._drawn(run, run.per_token(precise(entry.detach()), node_of(entry).axes), run.mask, 0)
+        scores = self._draw(run, run.per_token(precise(entry.detach()), node_of(entry).axes), run.mask, 0)
         others = []
         for number, (tensor, dim) in enumerate(entries(run)):
             if tensor is not entry:
                 like = per_token(precise(tensor.detach()), node_of(tensor).axes, run.trace.batch, dim)
-                others.append((dim, self._drawn(run, like, run.padding(dim), 1 + number)))
+                others.append((dim, self._draw(run, like, run.padding(dim), 1 + number)))
         return Reading(scores, others=others)
 
-    def _drawn(self, run: Run, like: Tensor, mask: Tensor | None, number: int) -> Tensor:
+    def _draw(self, run: Run, like: Tensor, mask: Tensor | None, number: int) -> Tensor:
         """Scores of one stream, ``[batch, tokens]``; other streams, other numbers."""
         scores = torch.zeros_like(like)
         for i in range(len(scores)):

@@ -56,7 +56,7 @@ class Methods(dict[str, type[Method]]):
     def table(self, width: int | None = None) -> str:
         """A line for each method; where ``width`` columns are too few, what it needs and its paper stand below."""
         cells = [["method", "per-class", "conserves", "LRP", "forwards", "backwards", "needs", "paper"]]
-        cells += [[_word(value) for value in row.values()][:8] for row in self.rows()]
+        cells += [[_cell(value) for value in row.values()][:8] for row in self.rows()]
         widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
         lines = ["  ".join(f"{cell:<{n}}" for cell, n in zip(row, widths, strict=True)).rstrip() for row in cells]
         if width is None or max(map(len, lines)) <= width:
@@ -70,7 +70,7 @@ class Methods(dict[str, type[Method]]):
         return self.table(shutil.get_terminal_size().columns)
 
 
-def _word(value: object) -> str:
+def _cell(value: object) -> str:
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 

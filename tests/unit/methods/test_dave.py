@@ -15,7 +15,7 @@ from tests.support.checks import EXACT, relative
 from tests.support.goldens import golden, load
 from tests.support.runs import traced
 from tests.support.snapshot import snapshot
-from whence.methods.dave import Pose, contribution, picture, smoothed, without_outliers
+from whence.methods.dave import Pose, contribution, input_image, robust_mean, smooth_map
 
 NOTHING = torch.zeros(1, dtype=torch.float64)
 
@@ -30,18 +30,18 @@ def case():
 
 def test_the_effective_gradient_is_the_published_one(case):
     arrays, run = case
-    found = contribution(run, picture(run), None, 0.0, NOTHING)
+    found = contribution(run, input_image(run), None, 0.0, NOTHING)
     assert relative(found, arrays["effective_gradient_x_input"]) < EXACT
 
 
 def test_maps_under_noise_and_their_mean_are_the_published_ones(case):
     arrays, run = case
     noisy = zip(arrays["noise_schedule_5"].tolist(), arrays["noise"], strict=True)
-    maps = torch.stack([contribution(run, picture(run), None, level, noise) for level, noise in noisy])
+    maps = torch.stack([contribution(run, input_image(run), None, level, noise) for level, noise in noisy])
     assert relative(maps, arrays["noise_maps"]) < EXACT
-    mean = without_outliers(maps)
+    mean = robust_mean(maps)
     assert relative(mean, arrays["mad_aggregate"]) < EXACT
-    assert relative(smoothed(mean.sum(1)), arrays["post_processed"][:, 0]) < EXACT
+    assert relative(smooth_map(mean.sum(1)), arrays["post_processed"][:, 0]) < EXACT
 
 
 def image(*size):
@@ -92,10 +92,10 @@ class Linear(nn.Module):
 @given(st.integers(0, 2**32 - 1))
 def test_the_gradient_goes_back_to_where_pixels_were(seed):
     """``<x, c> = (1 - t) <w, T(x)>``, and the gradient of a moved picture is the derivative with respect to it."""
-    pose = Pose.drawn(np.random.default_rng(seed))
+    pose = Pose.random(np.random.default_rng(seed))
     model, pixels = Linear().double(), image(6, 6)
     _, run = traced(model, {"pixels": pixels}, "dave", 1)
-    found = contribution(run, picture(run), pose, 0.25, NOTHING)
+    found = contribution(run, input_image(run), pose, 0.25, NOTHING)
     (gradient,) = torch.autograd.grad((0.75 * model(pose(pixels.requires_grad_()))[:, 1]).sum(), pixels)
     assert relative(found, gradient * pixels) < EXACT
     assert torch.allclose(found.sum((1, 2, 3)), 0.75 * model(pose(pixels))[:, 1])
@@ -103,12 +103,12 @@ def test_the_gradient_goes_back_to_where_pixels_were(seed):
 
 def test_an_outlier_does_not_count():
     maps = torch.tensor([[1.0, 1.0], [1.1, 1.0], [0.9, 1.0], [1.0, 1.0], [50.0, 1.0]])
-    assert torch.allclose(without_outliers(maps), torch.tensor([1.0, 1.0]))
+    assert torch.allclose(robust_mean(maps), torch.tensor([1.0, 1.0]))
 
 
 def test_an_empty_map_stays_empty():
-    assert (smoothed(torch.zeros(2, 8, 8)) == 0).all()
-    assert smoothed(torch.rand(2, 8, 8)).amax((1, 2)).tolist() == [1.0, 1.0]
+    assert (smooth_map(torch.zeros(2, 8, 8)) == 0).all()
+    assert smooth_map(torch.rand(2, 8, 8)).amax((1, 2)).tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("smooth", [True, False])

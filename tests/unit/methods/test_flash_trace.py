@@ -414,7 +414,7 @@ def test_an_explanation_of_a_span_comes_back_equal(tmp_path):
 def test_pieces_change_nothing(options, piece, monkeypatch):
     model, batch = tiny.llama().double(), tiny.padded([8, 7])
     whole = whence.explain(model, batch, METHOD, span=(4, 7), **options)
-    monkeypatch.setattr(module, "PIECE", piece)
+    monkeypatch.setattr(module, "CHUNK", piece)
     assert relative(whence.explain(model, batch, METHOD, span=(4, 7), **options).scores, whole.scores) < 1e-12
 
 
@@ -426,7 +426,7 @@ def test_of_a_fused_attention_only_a_piece_of_the_spans_rows_is_made(monkeypatch
         return made[-1]
 
     monkeypatch.setattr("whence.tracing.fused_attention.probabilities", probabilities)
-    monkeypatch.setattr(module, "PIECE", 2 * 4 * 12 * 3)  # three rows of two samples, four heads, twelve tokens
+    monkeypatch.setattr(module, "CHUNK", 2 * 4 * 12 * 3)  # three rows of two samples, four heads, twelve tokens
     whence.explain(tiny.llama(layers=3), tiny.ids(2, 12), METHOD, span=(7, 12), hops=1)
     assert [A.shape[-2] for A in made] == [3, 2] * 3 * 2
 

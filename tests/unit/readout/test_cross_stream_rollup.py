@@ -13,14 +13,14 @@ from tests.support import tiny
 from tests.support.checks import EXACT, relative
 from tests.support.goldens import full_golden, golden, load, shared
 from tests.support.runs import traced
-from whence.methods.generic_attention import GenericAttention, normalised
+from whence.methods.generic_attention import GenericAttention, normalised_relevance
 from whence.readout.cross_stream_rollup import accumulate, explained_scores, roll_up_states
 from whence.readout.rollup import all_rows, roll_up
 from whence.tracing.axes import Axis
 
 LXMERT, DETR, ZERO_ROW, RULES = "03c_gae_lxmert", "03d_gae_detr", "03d2_gae_detr_zerorow", "03f_gae_rules"
 METHOD = "generic-attention"
-VARIANTS = {"ours_nolrp_norm": "normalised", "ours_nolrp_nonorm": "plain", "ours_nolrp_norm_noself10": "bare"}
+VARIANTS = {"ours_nolrp_norm": "normalised_relevance", "ours_nolrp_nonorm": "plain", "ours_nolrp_norm_noself10": "bare"}
 OF_THE_MODEL = 4e-7  # HuggingFace's DETR has positions in float32: its logits are off by 5e-8, gradients by more
 
 
@@ -139,8 +139,8 @@ def test_the_update_rules_alone():
     text, image = tiny_dims(5), tiny_dims(7)
     mine = {text: case["R_tt"], image: case["R_ti"]}
     read = {image: case["R_ii"], text: case["R_it"]}
-    assert relative(normalised(case["R_tt"]), case["handle_residual_R_tt"]) < EXACT
-    for how, name in [("normalised", "norm1_self1"), ("plain", "norm0_self1"), ("bare", "norm1_self0")]:
+    assert relative(normalised_relevance(case["R_tt"]), case["handle_residual_R_tt"]) < EXACT
+    for how, name in [("normalised_relevance", "norm1_self1"), ("plain", "norm0_self1"), ("bare", "norm1_self0")]:
         new = GenericAttention(co_attention=how).update(mine, read, case["cam_ti"], text, image)
         assert relative(new[image] - mine[image], case[f"lxmert_mm_{name}_R_ti_add"]) < EXACT
         assert relative(new[image] - mine[image], case[f"detr_mm_{name}_R_ti_add"]) < EXACT
@@ -148,7 +148,7 @@ def test_the_update_rules_alone():
     new = GenericAttention().update(mine, mine, case["cam_tt"], text, text)
     assert relative(new[text] - mine[text], case["self_R_tt_add"]) < EXACT
     assert relative(new[image] - mine[image], case["self_R_ti_add"]) < EXACT
-    zero = normalised(case["zero_row_R_tt"])[0]
+    zero = normalised_relevance(case["zero_row_R_tt"])[0]
     assert torch.isfinite(zero).all()
     row = int((case["zero_row_R_tt"][0] == torch.eye(5)).all(1).nonzero()[0, 0])
     assert torch.equal(zero[row], torch.eye(5, dtype=zero.dtype)[row])
