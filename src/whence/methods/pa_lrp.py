@@ -1,27 +1,27 @@
 """PA-LRP (Bakish, Cohen, Ali, Chefer, Wolf, NeurIPS 2025): LRP that keeps the relevance of positional encodings.
 
 An input is a pair of a token and its position. LRP ends at the token's embedding, and the relevance of its position is
-lost in constants. Here it is kept, as in `attn-lrp` but for these:
+absorbed by constants. Here it is kept; the rules are those of `attn-lrp` except for these:
 
 - **added embeddings** ``z = E + P`` (learned, sinusoidal): ``R_P = P dy/dz`` beside ``R_E = E dy/dz``. Read at
-  ``"position"`` (the default) both are part of what enters the first block; read at ``"token"`` or ``"pixel"``, ``R_P``
-  is added: to the token, or spread evenly over the pixels of the patch. So is what a model adds later, between blocks;
+  ``"position"`` (the default) both are part of the first block's input; read at ``"token"`` or ``"pixel"``, ``R_P`` is
+  added: to the token, or spread evenly over the pixels of the patch. So are encodings added later, between blocks;
 - **rotations** ``q cos + rot(q) sin`` of queries and keys: each product gives half to the vector and half to the
   rotation (the epsilon rule on the sum leaves the gradient as it is);
 - **biases** added to attention scores (ALiBi, T5's relative positions): ``R_b = b dy/ds``, to the key. (The paper has
   no rule for these; this is the natural one.)
 
 Of rotations and biases each layer's relevance counts by its absolute value, queries and keys together, cos and sin
-apart, as in the published code (``positions="absolute"``); the paper's eq. 11 keeps the positive ones
-(``"positive"``). Nothing is done with ``attention="constant"`` there: no relevance reaches queries and keys.
+separately, as in the published code (``positions="absolute"``); the paper's eq. 11 keeps the positive ones
+(``"positive"``). With ``attention="constant"`` these rules have no effect: no relevance reaches queries and keys.
 
-Where the published code differs: it divides scores by their largest magnitude, and clamps picture maps at 0; its vision
-code has ``gamma=0.05, conv_gamma=100`` and constant probabilities, and drops half of each attention's relevance on the
-way (``attention="halved"``); relevance starts as 1 there, here as the logit. It also adds 1e-6 or 1e-8, whatever the
-sign, to every denominator, which this form in gradients does not have: up to 1.1e-4 of the largest score on the text
-model it was compared on, 1.8e-3 of the largest pixel on the vision model.
+Where the published code differs: it divides scores by their largest magnitude, and clamps image maps at 0; its vision
+code has ``gamma=0.05, conv_gamma=100`` and constant probabilities, and drops half of each attention's relevance
+(``attention="halved"``); relevance starts as 1 there, here as the logit. It also adds 1e-6 or 1e-8, whatever the
+sign, to every denominator, which the gradient form here does not have: a difference of up to 1.1e-4 of the largest
+score on the text model it was compared on, 1.8e-3 of the largest pixel on the vision model.
 
-Cost: one forward, one backward, attention written out.
+Cost: one forward pass, one backward pass, with unfused attention.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ from .base import Reading
 from .gradient_x_input import InputLevel
 from .registry import method
 
+#: how the relevance of rotations and biases counts
 COUNTING: dict[str, Callable[[Tensor], Tensor]] = {
     "absolute": torch.abs,
     "positive": lambda R: R.clamp(min=0),
@@ -62,12 +63,12 @@ class PositionalEncoding:
     """A sum or product with a constant that encodes positions, and the constant's relevance there.
 
     Attributes:
-        node: what the operation made.
-        place: where the gradient of that arrives.
+        node: the node of the operation's output.
+        place: where the gradient of the output arrives.
         constant: the constant.
-        value: what a gradient there is multiplied by to be relevance,
-        part: how much of which is the constant's.
-        relevance: ``[batch, tokens]``; ``None`` until something has passed.
+        value: the factor that turns a gradient there into relevance.
+        part: the constant's fraction of that relevance.
+        relevance: ``[batch, tokens]``; ``None`` before a backward pass.
     """
 
     node: Node
@@ -78,11 +79,11 @@ class PositionalEncoding:
     relevance: Tensor | None = None
 
     def watch(self, way: BackwardContext) -> RemovableHandle:
-        """Write down what passes, and keep the constant's part of it, until the handle is removed."""
+        """Record the constant's part of the relevance, and subtract it, until the handle is removed."""
 
         def hook(gradient: Tensor) -> Tensor | None:
             self._record(way, gradient * self.value * self.part)
-            return gradient * (1 - self.part) if self.part < 1 else None  # what is added leaves the gradient as it is
+            return gradient * (1 - self.part) if self.part < 1 else None  # a sum leaves the gradient as it is
 
         return on_gradient(self.place, hook)
 
@@ -95,7 +96,7 @@ class PositionalEncoding:
         self.relevance = per_token(relevance, tuple(axes), way.batch, way.tokens)
 
     def of(self, tokens: Dim) -> bool:
-        """Whether the constant differs from token to token, and is no mask that an attention is multiplied with."""
+        """Return whether the constant differs between tokens, and is not a mask that multiplies an attention."""
         if self.node.softmax is not None or (self.node.inside is None and self.node.kind != "shift-by-constant"):
             return False
         dims = [d - len(self.node.axes) for d in _token_dims(self.node, tokens)]
@@ -104,35 +105,37 @@ class PositionalEncoding:
 
 @dataclass
 class PositionRecorder:
-    """The constants of a forward, any of which may encode positions: what is around them is known later.
+    """A recorder of a forward pass's constants, any of which may encode positions: their context is known later.
 
     Attributes:
-        met: each operation with a constant.
+        candidates: each operation with a constant.
     """
 
-    met: list[PositionalEncoding] = field(default_factory=list, repr=False)
+    candidates: list[PositionalEncoding] = field(default_factory=list, repr=False)
 
     def rotate(self, call: Call) -> Any:
-        """A product with a constant: half to each, if the constant encodes positions of queries or keys."""
-        constant, out = _constant(call), call.run()
+        """Run a product with a constant: half to each, if the constant encodes positions of queries or keys."""
+        constant = _constant(call)
+        out = call.run()
         if constant is not None and call.name == "mul":
             call.kept = True
             call.placed = lambda node: self._add(node, out, constant, out.detach(), 0.5)
         return out
 
     def shift(self, call: Call) -> Any:
-        """A sum with a constant: its own share."""
-        constant, out = _constant(call), call.run()
+        """Run a sum with a constant, which gets its own share."""
+        constant = _constant(call)
+        out = call.run()
         if constant is not None and call.name == "add" and "alpha" not in call.kwargs:
             call.placed = lambda node: self._add(node, out, constant, constant, 1.0)
         return out
 
     def encodings(self, tokens: Dim) -> list[PositionalEncoding]:
-        """Those that encode positions of some tokens, with nothing written down yet."""
-        return [replace(one) for one in self.met if one.of(tokens)]
+        """Return the constants that encode positions of some tokens, before a backward pass."""
+        return [replace(encoding) for encoding in self.candidates if encoding.of(tokens)]
 
     def _add(self, node: Node, out: Tensor, constant: Tensor, value: Tensor, part: float) -> None:
-        self.met.append(PositionalEncoding(node, distant(attach(out, node)), constant, value, part))
+        self.candidates.append(PositionalEncoding(node, distant(attach(out, node)), constant, value, part))
 
 
 def _differs(constant: Tensor, dim: int) -> bool:
@@ -144,7 +147,7 @@ def _token_dims(node: Node, tokens: Dim) -> list[int]:
 
 
 def _constant(call: Call) -> Tensor | None:
-    """The constant operand of a sum or product with one tensor that depends on the input."""
+    """Return the constant operand of a sum or product with one tensor that depends on the input."""
     others = [t for t in call.args[:2] if isinstance(t, Tensor) and not t.requires_grad and t.numel() > 1]
     return others[0] if len(others) == 1 and len(call.traced) == 1 else None
 
@@ -183,7 +186,7 @@ class PALRP(InputLevel):
         return AttnLRP(self.at, attention, self.gamma, self.conv_gamma).rulebook()
 
     def rulebook(self) -> Rulebook:
-        """The rules of `attn-lrp`, and books of positions."""
+        """Return the rules of `attn-lrp`, with positional encodings recorded."""
         self._positions = PositionRecorder()
         book = {
             **self._base_rulebook().rules,
@@ -195,9 +198,9 @@ class PALRP(InputLevel):
         return Rulebook(book, maps=True)
 
     def places(self, run: Run) -> list[Tensor]:
-        """Where the method reads; with tokens alone, also at positions that the user gave the model by number.
+        """Return where the method reads; at ``"token"``, also the embeddings of position ids that the user passed.
 
-        The backwards that follow write down what arrives at positions.
+        Backward passes from here on record the relevance of positions.
         """
         if run.windowed():
             raise ModelError(
@@ -212,13 +215,14 @@ class PALRP(InputLevel):
     def reading(
         self, run: Run, places: list[Tensor], relevances: list[Tensor], layers: Tensor | None = None
     ) -> Reading:
-        """Relevance at each place, and of the positions that are not part of it, per token."""
+        """Return the relevance at each place, plus that of positions that are not part of it, per token."""
         own = len(super().places(run))
         reading = super().reading(run, places[:own], relevances[:own], layers)
         first = node_of(run.position("position")).seq
-        met = [(e, e.relevance) for e in run.watched if isinstance(e, PositionalEncoding) and e.relevance is not None]
-        inside = [COUNTING[self.positions](R) for R in _by_layer(met).values()]
-        added = [R for e, R in met if e.node.inside is None and (e.node.seq > first or self.at != "position")]
+        recorded = [e for e in run.watched if isinstance(e, PositionalEncoding)]
+        found = [(e, e.relevance) for e in recorded if e.relevance is not None]
+        inside = [COUNTING[self.positions](R) for R in _by_layer(found).values()]
+        added = [R for e, R in found if e.node.inside is None and (e.node.seq > first or self.at != "position")]
         numbered = [run.per_token(R, node_of(t).axes) for t, R in zip(places[own:], relevances[own:], strict=True)]
         scores = reading.scores
         for R in [*inside, *added, *numbered]:
@@ -226,10 +230,10 @@ class PALRP(InputLevel):
         return replace(reading, scores=scores)
 
 
-def _by_layer(met: list[tuple[PositionalEncoding, Tensor]]) -> dict[tuple[int, int], Tensor]:
-    """``[batch, tokens]`` for each attention (by index) and constant (by its memory): queries and keys together."""
+def _by_layer(found: list[tuple[PositionalEncoding, Tensor]]) -> dict[tuple[int, int], Tensor]:
+    """Return ``[batch, tokens]`` for each attention (by index) and constant (by its address), queries plus keys."""
     out: dict[tuple[int, int], Tensor] = {}
-    for encoding, relevance in met:
+    for encoding, relevance in found:
         if encoding.node.inside is not None:
             key = encoding.node.inside, encoding.constant.data_ptr()
             out[key] = out[key] + relevance if key in out else relevance
@@ -237,7 +241,7 @@ def _by_layer(met: list[tuple[PositionalEncoding, Tensor]]) -> dict[tuple[int, i
 
 
 def _spread(run: Run, reading: Reading, scores: Tensor) -> Tensor:
-    """Scores of tokens where tokens are read; at the pixels, each patch's score in equal parts."""
+    """Return scores of tokens where tokens are read; at pixels, each patch's score in equal parts."""
     if reading.grid is None and scores.shape != reading.scores.shape:
         raise ModelError(
             f"'pa-lrp' adds the relevance of positions to that of tokens ({scores.shape[1]}), but the model is read at "

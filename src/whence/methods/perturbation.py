@@ -1,13 +1,14 @@
-"""What occlusion, KernelSHAP and LIME have in common: replace parts of the input, look at the target, ask Captum.
+"""The common part of occlusion, KernelSHAP and LIME: replace features of the input and run Captum on the target.
 
-The input is cut into features: positions of what enters the first block (``at="position"``), token embeddings
-(``"token"``), patches of a picture or steps of another raw input (``"pixel"``). Padding belongs to no feature. Where a
-feature is taken away, the ``baseline`` stands. Captum sees only which features are kept, zeros and ones, so that it
-never meets the model's shapes; the model sees only other values of one tensor.
+The input is divided into features: positions of the first block's input (``at="position"``), token embeddings
+(``"token"``), patches of an image or steps of another raw input (``"pixel"``). Padding belongs to no feature. Removed
+features are replaced by the ``baseline``. Captum gets only which features are kept, zeros and ones, so that it does not
+depend on the model's shapes; the model gets only other values of one tensor.
 
-Captum explains one sample at a time. So it is asked twice: first it says, for each sample, what it would like to know;
-then the model answers for all samples of the batch at once, each with its own features replaced, every question once;
-then Captum is told. Each answer is a forward without a backward, and its graph is dropped at once.
+Captum explains one sample at a time. So it is run twice: the first run records, for each sample, the sets of features
+that it evaluates; then the model is run for all samples of the batch at once, each with its own features replaced, once
+per set; the second run of Captum looks up the values. Each evaluation is a forward pass without a backward pass, and
+its graph is dropped at once.
 """
 
 from __future__ import annotations
@@ -41,9 +42,10 @@ class PerturbationMethod(InputLevel):
     """Methods that replace features by a baseline.
 
     Attributes:
-        baseline: what a feature is replaced by: a number, or a tensor that fits (``[features]``, for pixels an image).
-        patch: with ``at="pixel"``, the side of a patch in pixels, or how many steps of another raw input go together;
-            ``None``: the model's own patches, single steps.
+        baseline: what removed features are replaced with: a number, or a tensor that broadcasts (``[features]``, for
+            pixels an image).
+        patch: with ``at="pixel"``, the side of a patch in pixels, or the number of steps of another raw input that make
+            one feature; ``None``: the model's own patches, single steps.
     """
 
     backwards: ClassVar[int] = 0
@@ -60,24 +62,24 @@ class PerturbationMethod(InputLevel):
             )
 
     def rulebook(self) -> Rulebook:
-        """None is needed."""
+        """Return an empty rulebook."""
         return Rulebook(books=False)
 
     def groups(self, features: Tensor) -> list[Tensor]:
-        """What is replaced at once: sets of features, which lie in a row ``[features]`` or ``[rows, columns]``."""
+        """Return the sets of features that are replaced at once, of ``[features]`` or ``[rows, columns]``."""
         return list(features.reshape(-1, 1))
 
     def attribute(self, value: Value, count: int) -> Tensor:
-        """``[count]``: what Captum finds for one sample.
+        """Return Captum's scores for one sample, ``[count]``.
 
         Args:
-            value: ``[1, count]``, 1 where a group is kept -> ``[1]``, the target less what it is for the whole input.
-            count: how many groups the sample has.
+            value: ``[1, count]``, 1 where a group is kept -> ``[1]``, the target less its value for the whole input.
+            count: the number of groups of the sample.
         """
         raise NotImplementedError(f"Method '{self.name}' does not say what Captum is to do.")
 
     def read(self, run: Run) -> Reading:
-        """``[batch, tokens]``: what Captum makes of the answers, a feature's score shared by its positions."""
+        """Return Captum's scores, ``[batch, tokens]``, a feature's score shared by its positions."""
         game = CoalitionGame(run, self)
         groups = [
             [group for features in game.features(i) if len(features) for group in self.groups(features)]
@@ -99,34 +101,34 @@ class PerturbationMethod(InputLevel):
         return game.reading(scores)
 
     def _run_queries(self, game: CoalitionGame, groups: list[list[Tensor]], tables: list[CaptumQueries]) -> None:
-        """Put every question of every sample to the model, those of different samples together."""
-        wanted = [[asked for asked in table.answers if not all(asked)] for table in tables]
+        """Evaluate every recorded set of every sample, those of different samples in one batch."""
+        wanted = [[kept for kept in table.values if not all(kept)] for table in tables]
         rounds = max(map(len, wanted))
         for k in track(range(rounds), rounds, self.name):
             keep = torch.ones(game.batch, game.count, dtype=torch.bool)
             now = {i: wanted[i][k] for i in range(game.batch) if k < len(wanted[i])}
-            for i, asked in now.items():
-                taken = [group for group, kept in zip(groups[i], asked, strict=True) if not kept]
-                keep[i, torch.cat(taken)] = False
+            for i, flags in now.items():
+                removed = [group for group, kept in zip(groups[i], flags, strict=True) if not kept]
+                keep[i, torch.cat(removed)] = False
             values = game.value(keep).tolist()
-            for i, asked in now.items():
-                tables[i].answers[asked] = values[i]
+            for i, flags in now.items():
+                tables[i].values[flags] = values[i]
 
 
 class CaptumQueries:
-    """What Captum asks about a sample, and the answers."""
+    """The sets of features that Captum evaluates for a sample, and the target's value for each."""
 
     def __init__(self) -> None:
-        self.answers: dict[tuple[float, ...], float] = {}
+        self.values: dict[tuple[float, ...], float] = {}
 
     def record(self, kept: Tensor) -> Tensor:
-        """Write a question down; the answer is for later."""
-        self.answers.setdefault(tuple(kept[0].tolist()), 0.0)
+        """Record a set of features; its value is computed later."""
+        self.values.setdefault(tuple(kept[0].tolist()), 0.0)
         return torch.zeros(1, dtype=torch.float64)
 
     def look_up(self, kept: Tensor) -> Tensor:
-        """``[1]``: the answer."""
-        return torch.tensor([self.answers[tuple(kept[0].tolist())]], dtype=torch.float64)
+        """Return the value of a recorded set, ``[1]``."""
+        return torch.tensor([self.values[tuple(kept[0].tolist())]], dtype=torch.float64)
 
 
 class CoalitionGame:
@@ -134,7 +136,7 @@ class CoalitionGame:
 
     Attributes:
         batch: the number of samples.
-        count: the number of features, of the sample that has most; one stream after the other.
+        count: the largest number of features of a sample; one stream after the other.
     """
 
     def __init__(self, run: Run, method: PerturbationMethod) -> None:
@@ -158,12 +160,12 @@ class CoalitionGame:
         self.baselines = [_baseline(method.baseline, t.detach()) for t in self.places]
 
     def features(self, i: int) -> list[Tensor]:
-        """The features of a sample, stream by stream: ``[features]``, or ``[rows, columns]`` of a picture's patches."""
+        """Return the features of a sample, per stream: ``[features]``, or ``[rows, columns]`` of an image's patches."""
         own = [cells[i][cells[i] >= 0].unique() for cells in self.cells]
         return [own[0] if self.columns is None else own[0].reshape(-1, self.columns), *own[1:]]
 
     def value(self, keep: Tensor) -> Tensor:
-        """``[batch]``: the target less its value for the whole input, if only some features are kept.
+        """Return the target less its value for the whole input, ``[batch]``, if only some features are kept.
 
         Args:
             keep: ``[batch, features]``.
@@ -181,7 +183,7 @@ class CoalitionGame:
             ) from error
 
     def reading(self, scores: Tensor) -> Reading:
-        """Scores of features, ``[batch, features]``, shared out among the positions of each."""
+        """Distribute scores of features, ``[batch, features]``, evenly over the positions of each."""
         shared = []
         for cells in self.cells:
             real = cells >= 0
@@ -193,9 +195,9 @@ class CoalitionGame:
 
 
 def _owners(run: Run, method: InputLevel, places: list[Tensor]) -> tuple[Reading, list[Tensor]]:
-    """To which of ``[batch * positions]`` each element of each place belongs: that to which its relevance is summed.
+    """Return to which of ``[batch * positions]`` each element of each place belongs: where its relevance is summed.
 
-    The transpose of a sum carries the number of each position to all its elements.
+    The transpose of a sum copies the index of each position to all its elements.
     """
     leaves = [torch.zeros(t.shape, dtype=torch.float64, requires_grad=True) for t in places]
     reading = method.reading(run, places, list(leaves))
@@ -207,13 +209,13 @@ def _owners(run: Run, method: InputLevel, places: list[Tensor]) -> tuple[Reading
 
 
 def _steps(scores: Tensor, padding: Tensor | None, size: int) -> Tensor:
-    """``[batch, positions]``: the number of the stretch, of some size, that each position is in; -1 at padding."""
+    """Return the index of the slice, of some size, that each position is in, ``[batch, positions]``; -1 at padding."""
     real = torch.ones_like(scores, dtype=torch.bool) if padding is None else ~padding.cpu()
     return ((real.cumsum(1) - 1) // size).masked_fill(~real, -1)
 
 
 def _patches(run: Run, size: tuple[int, int], patch: int | None) -> tuple[Tensor, int]:
-    """``[pixels]``: the patch of each, and how many there are in a row."""
+    """Return the patch of each pixel, ``[pixels]``, and the number of patches in a row."""
     if patch is not None:
         rows, columns = (torch.arange(n) // patch for n in size)
     else:
@@ -246,8 +248,8 @@ class SampledPerturbation(PerturbationMethod):
     """Methods that fit a linear model to the target's values for features drawn at random.
 
     Attributes:
-        samples: how many sets of features are drawn; ``None``: 200, and 2 for each feature of the sample.
-        seed: other seeds draw other sets.
+        samples: the number of sets that are drawn; ``None``: 200, and 2 for each feature of the sample.
+        seed: the seed of the draws.
     """
 
     forwards: ClassVar[int | str] = "200 + 2 x tokens"
@@ -261,18 +263,20 @@ class SampledPerturbation(PerturbationMethod):
             raise MethodError(f"`samples` must be at least 2, not {self.samples}.")
 
     def attribute(self, value: Value, count: int) -> Tensor:
-        """``[count]``: the coefficients of the fitted model."""
+        """Return the coefficients of the fitted model, ``[count]``."""
         with seeded_generator(self.seed):
             return self.fit(value, count, 200 + 2 * count if self.samples is None else self.samples)
 
     def fit(self, value: Value, count: int, samples: int) -> Tensor:
-        """``[count]``: Captum draws, asks and fits."""
+        """Return the coefficients, ``[count]``, after Captum has drawn sets, evaluated them and fitted the model."""
         raise NotImplementedError(f"Method '{self.name}' does not say what Captum is to do.")
 
 
 class Surrogate:
-    """One of Captum's linear models, fitted in double precision: Captum hands over its sets and values in single, and
-    the weights of KernelSHAP are a million apart."""
+    """One of Captum's linear models, fitted in double precision.
+
+    Captum passes sets and values in single precision, and the weights of KernelSHAP differ by a factor of a million.
+    """
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -282,16 +286,16 @@ class Surrogate:
         return self.model.fit([[t.double() for t in batch] for batch in batches])
 
     def representation(self) -> Tensor:
-        """``[1, features]``: the coefficients."""
+        """Return the coefficients, ``[1, features]``."""
         found: Tensor = self.model.representation()
         return found
 
 
 @contextlib.contextmanager
 def seeded_generator(seed: int) -> Iterator[None]:
-    """Torch's global generator, from which Captum draws, seeded for the while and then as it was.
+    """Seed torch's global generator, from which Captum draws, and restore its state afterwards.
 
-    One thread at a time may draw. No model runs in the meantime.
+    Only one thread draws at a time. No model runs in the meantime.
     """
     with _GENERATOR_LOCK, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)

@@ -1,9 +1,9 @@
-"""Random scores: the floor of every comparison.
+"""Random scores: the baseline of every comparison.
 
 Each sample's scores are drawn from a normal distribution by a generator that is seeded with the sample's own input, so
-that they are the same in any batch, and with ``seed``, so that they can be drawn again.
+that they are the same in any batch, and with ``seed``, so that they are reproducible.
 
-Cost: one forward.
+Cost: one forward pass.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Random(Method):
     """Normally distributed scores.
 
     Attributes:
-        seed: other seeds give other scores.
+        seed: the seed of the scores.
     """
 
     paper: ClassVar[str] = "none"
@@ -42,11 +42,11 @@ class Random(Method):
     seed: int = 0
 
     def rulebook(self) -> Rulebook:
-        """None is needed."""
+        """Return an empty rulebook."""
         return Rulebook(books=False)
 
     def read(self, run: Run) -> Reading:
-        """``[batch, tokens]``, drawn sample by sample for its own tokens; padding is 0."""
+        """Return scores ``[batch, tokens]``, drawn sample by sample for its own tokens; 0 at padding."""
         entry = run.position("position")
         scores = self._draw(run, run.per_token(precise(entry.detach()), node_of(entry).axes), run.mask, 0)
         others = []
@@ -57,7 +57,7 @@ class Random(Method):
         return Reading(scores, others=others)
 
     def _draw(self, run: Run, like: Tensor, mask: Tensor | None, number: int) -> Tensor:
-        """Scores of one stream, ``[batch, tokens]``; other streams, other numbers."""
+        """Draw the scores of one stream, ``[batch, tokens]``; each stream has its own number."""
         scores = torch.zeros_like(like)
         for i in range(len(scores)):
             padding = None if mask is None or mask.shape != scores.shape else mask[i]
@@ -68,10 +68,12 @@ class Random(Method):
 
 
 def _content(run: Run, i: int) -> bytes:
-    """A sample's input as bytes: what the main stream reads, without padding, and pictures beside it."""
-    out, main = b"", run.source(embedded=None)
+    """Return a sample's input as bytes: that of the main stream, without padding, and any images."""
+    out = b""
+    main = run.source(embedded=None)
     for source in [main, *(s for s in run.trace.sources if s is not main and not s.embedded and s.tensor.dim() > 2)]:
-        values, axes = source.tensor.detach(), node_of(source.tensor).axes
+        values = source.tensor.detach()
+        axes = node_of(source.tensor).axes
         where = next((d for d, dim in enumerate(axes) if run.trace.batch in dim), None)
         own = values if where is None else values.select(where, i)
         if source is main and run.given is not None and own.shape[:1] == run.given.shape[1:]:

@@ -1,4 +1,4 @@
-"""The methods by name: registered, listed, created with their options."""
+"""The registry of methods: register, list and create them by name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ M = TypeVar("M", bound=type[Method])
 
 
 def method(name: str) -> Callable[[M], M]:
-    """Register a method under a name; a class that is no dataclass becomes one.
+    """Register a method under a name; a class that is not a dataclass becomes one.
 
     Example:
         >>> @whence.method("mine")
@@ -39,10 +39,10 @@ def method(name: str) -> Callable[[M], M]:
 
 
 class Methods(dict[str, type[Method]]):
-    """Methods by name; printed, a table of what they are."""
+    """Methods by name; printed as a table."""
 
     def rows(self) -> list[dict[str, Any]]:
-        """What there is to say of each: its class attributes, and its options with their defaults."""
+        """Return one row per method: its class attributes, and its options with their defaults."""
         return [
             {
                 "name": name, "class_specific": cls.class_specific, "conservative": cls.conservative, "lrp": cls.lrp,
@@ -54,7 +54,7 @@ class Methods(dict[str, type[Method]]):
         ]  # fmt: skip
 
     def table(self, width: int | None = None) -> str:
-        """A line for each method; where ``width`` columns are too few, what it needs and its paper stand below."""
+        """Return a line for each method; where ``width`` columns are too few, its needs and paper on lines below."""
         cells = [["method", "per-class", "conserves", "LRP", "forwards", "backwards", "needs", "paper"]]
         cells += [[_cell(value) for value in row.values()][:8] for row in self.rows()]
         widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
@@ -75,7 +75,7 @@ def _cell(value: object) -> str:
 
 
 def list_methods() -> Methods:
-    """Every method, by name.
+    """Return every method, by name.
 
     Example:
         >>> print(whence.list_methods())
@@ -86,7 +86,7 @@ def list_methods() -> Methods:
 
 
 def create(name: str, options: dict[str, Any]) -> Method:
-    """A method with its options, or an error that names the nearest."""
+    """Return a method with its options, or raise an error that names the nearest one."""
     if name not in REGISTRY:
         near = difflib.get_close_matches(str(name), REGISTRY, n=1, cutoff=0.3)
         hint = f" Did you mean '{near[0]}'?" if near else ""

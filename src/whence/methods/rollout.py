@@ -1,13 +1,14 @@
 """Attention rollout (Abnar, Zuidema, ACL 2020).
 
-Heads are averaged, the skip connection is an identity that counts as much as the attention, ``A = (E_h(A) + I) / 2``
+Heads are averaged, the skip connection is an identity with the same weight as the attention, ``A = (E_h(A) + I) / 2``
 (rows sum to 1), and the layers are multiplied: ``A_L ... A_1``. The scores are the rows that the target reads. Ali et
-al. 2022 add up all rows (``rows="all"``). The target matters only in which rows it reads.
+al. 2022 sum all rows (``rows="all"``). The target matters only in which rows it reads.
 
-Between several streams, what is read counts as much as what was there, ``R = (R + A R') / 2``, with ``R'`` the matrix
-of the stream that is read. (Chefer et al. 2021b roll each stream up by itself and join them by the last co-attention.)
+Between several streams, the stream that is read has the same weight as the queries' own, ``R = (R + A R') / 2``, with
+``R'`` the matrix of the stream that is read. (Chefer et al. 2021b roll each stream up by itself and join them by the
+last co-attention.)
 
-Cost: one forward, and the backward of what follows the last attention, to find those rows.
+Cost: one forward pass, and a backward pass through what follows the last attention, to find those rows.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Rollout(AttentionLevel):
     residual: bool = True
 
     def read(self, run: Run) -> Reading:
-        """The explained rows of the product."""
+        """Return the explained rows of the product."""
         require_attention(run, self.name, self.start_layer)
         require_local(run, self.name)
         if has_several_streams(run):
@@ -71,7 +72,7 @@ class Rollout(AttentionLevel):
         return Reading(column_sums(total, run.mask) if self.rows == "all" else total[:, 0])
 
     def update(self, mine: State, read: State, A: Tensor, queries: Dim, keys: Dim) -> State:
-        """Half of what was there, half of what is read."""
+        """Return the mean of the queries' state and of the state that is read."""
         before = mine if self.residual else {}
         total = A.sum(-1, keepdim=True) + bool(self.residual)
         return {stream: R / total.clamp(min=1e-30) for stream, R in accumulate(before, read, A, queries, keys).items()}

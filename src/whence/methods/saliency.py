@@ -1,10 +1,10 @@
 """Saliency: the size of the gradient at each token (Simonyan, Vedaldi, Zisserman, 2014).
 
-``S_i = ||df/dx_i||`` over the features of a token: how much the target would move, not in which direction, so scores
+``S_i = ||df/dx_i||`` over the features of a token: how much the target would change, not in which direction, so scores
 are never negative. The paper takes the largest channel of a pixel; for embeddings the Euclidean length is usual, and is
-taken here for pixels too.
+used here for pixels too.
 
-Cost: one forward, one backward.
+Cost: one forward pass, one backward pass.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Saliency(InputLevel):
             raise MethodError(f"`norm` must be 'l1' or 'l2', not {self.norm!r}.")
 
     def rulebook(self) -> Rulebook:
-        """No rules: every operation keeps its derivative."""
+        """Return a rulebook without rules: every operation keeps its derivative."""
         return Rulebook(books=False)
 
     def read(self, run: Run) -> Reading:
-        """``[batch, tokens]``: the gradient's length at each token."""
+        """Return the gradient's length at each token, ``[batch, tokens]``."""
         places = self.places(run)
         power = 2 if self.norm == "l2" else 1
         sizes: list[Tensor] = [precise(g).abs() ** power for g in run.backward(places)]

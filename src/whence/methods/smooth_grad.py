@@ -1,12 +1,12 @@
 """SmoothGrad (Smilkov, Thorat, Kim, Viegas, Wattenberg, 2017).
 
-The gradient, averaged over copies of the input to which noise was added: ``E[df/dx (x + n)]``, ``n ~ N(0, sigma^2)``,
-times the input (``times_input=False``: alone, summed over the features). ``sigma`` is ``noise`` times the difference of
+The gradient, averaged over noisy copies of the input: ``E[df/dx (x + n)]``, ``n ~ N(0, sigma^2)``, times the input
+(``times_input=False``: the gradient alone, summed over the features). ``sigma`` is ``noise`` times the difference of
 the largest and the smallest value of the sample's own input, as in the paper (0.1 to 0.2).
 
 Noise is drawn position by position from ``seed``, so that it is the same in any batch.
 
-Cost: ``1 + samples`` forwards and ``samples`` backwards.
+Cost: ``1 + samples`` forward passes and ``samples`` backward passes.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class SmoothGrad(GradientAverage):
     """The mean gradient of noisy copies.
 
     Attributes:
-        samples: how many copies.
-        noise: how strong, as a share of the input's spread.
+        samples: the number of copies.
+        noise: the strength of the noise, as a fraction of the input's range.
         times_input: multiply the mean gradient by the input.
-        seed: other seeds give other noise.
+        seed: the seed of the noise.
     """
 
     paper: ClassVar[str] = "Smilkov et al., 2017"
@@ -61,7 +61,7 @@ class SmoothGrad(GradientAverage):
             )
 
     def read(self, run: Run) -> Reading:
-        """``[batch, tokens]``: the mean over the copies."""
+        """Return the mean over the copies, ``[batch, tokens]``."""
         places = self.places(run)
         clean = [t.detach() for t in places]
         totals = [torch.zeros_like(precise(t)) for t in clean]
@@ -77,7 +77,7 @@ class SmoothGrad(GradientAverage):
         return self.reading(run, places, totals)
 
     def _noise(self, run: Run, place: Tensor, clean: Tensor, k: int) -> Tensor:
-        """Noise for one copy, the same for every sample but for its strength: padding is passed over."""
+        """Draw the noise of one copy, the same for every sample except for its strength; padding is skipped."""
         axes, batch = node_of(place).axes, run.trace.batch
         shape = [1 if batch in dim else n for n, dim in zip(clean.shape, axes, strict=True)]
         drawn = torch.from_numpy(np.random.default_rng([self.seed, k]).standard_normal(shape)).to(clean.device)
@@ -94,7 +94,7 @@ class SmoothGrad(GradientAverage):
 
 
 def _padding(run: Run, axes: Axes, tokens: Dim) -> Tensor:
-    """True at padding, shaped to mask a tensor with these axes."""
+    """Return a mask that is true at padding, shaped to mask a tensor with these axes."""
     mask, batch = run.padding(tokens), (run.trace.batch,)
     if mask is None or batch not in axes or mask.shape[1] != size_of(tokens):
         return torch.zeros((), dtype=torch.bool, device=run.seed.output.device)

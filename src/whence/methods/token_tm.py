@@ -1,23 +1,24 @@
 """TokenTM: token transformation matters (Wu, Duan, Kang, Tang, Yan, CVPR 2024).
 
-A block does not only mix tokens, it transforms them. How much of each is kept is measured by the change of its length
-and by how well it keeps its direction, compared to the other tokens:
+A block does not only mix tokens, it also transforms them. How much of each is preserved is measured by the change of
+its length and of its direction, compared to the other tokens:
 
 ``W(x -> y) = diag(|y_i| / (|x_i| + 1e-8) . softmax_i(cos(x_i, y_i)))``,
 
-from the block's input to the stream behind its attention, and from there to its output. With
+from the block's input to the stream after its attention, and from there to its output. With
 ``U_att = I + (E_h(A) W_att) * E_h((dy/dA)^+)`` and ``U_mlp = I + W_mlp``, contributions begin as the lengths of the
-tokens, ``C = diag(|x_i|)``, and pass the blocks, ``C <- U_mlp U_att C``. The scores are the rows that the target reads.
+tokens, ``C = diag(|x_i|)``, and are updated by each block, ``C <- U_mlp U_att C``. The scores are the rows that the
+target reads.
 
-The authors' code was not found; this is the formula that the published code of LibraGrad has (Mehri et al., CVPR 2025).
-It is used there with other gradients too, by the rules of :mod:`whence.methods.libragrad` (``rules="libra"``). Under
-these attention probabilities are constants, but the target still has a gradient with respect to them, which is read.
+The authors' code was not found; this is the formula of the published code of LibraGrad (Mehri et al., CVPR 2025). It is
+used there with other gradients too, by the rules of :mod:`whence.methods.libragrad` (``rules="libra"``). Under these
+rules attention probabilities are constants, but the target still has a gradient with respect to them, which is read.
 
-The formula is for pre-norm models. In a post-norm model (BERT) the stream behind the attention is taken behind the
-norm, as a block's input and output are. A block that adds attention and MLP at once transforms tokens once, by
-``U_att``. Padding is left out of the softmax over tokens.
+The formula is for pre-norm models. In a post-norm model (BERT) the stream after the attention is taken after the norm,
+as a block's input and output are. A block that adds attention and MLP at once transforms tokens once, by ``U_att``.
+Padding is left out of the softmax over tokens.
 
-Cost: one forward, one backward, with attention maps written out.
+Cost: one forward pass, one backward pass, with unfused attention.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ from .registry import method
 @method("token-tm")
 @dataclass
 class TokenTM(Method):
-    """Attention and its gradient, weighed by how tokens are transformed, rolled up.
+    """Attention and its gradient, weighted by how tokens are transformed, rolled up.
 
     Attributes:
-        rules: how gradients are taken: ``"gradient"`` (as they are), ``"libra"`` or ``"ali-lrp"``.
+        rules: the rules of the gradients: ``"gradient"`` (none), ``"libra"`` or ``"ali-lrp"``.
     """
 
     paper: ClassVar[str] = "Wu et al., CVPR 2024"
@@ -62,14 +63,14 @@ class TokenTM(Method):
             raise MethodError(f"`rules` must be 'gradient', 'libra' or 'ali-lrp', not {self.rules!r}.")
 
     def rulebook(self) -> Rulebook:
-        """The chosen rules, with attention maps at which a gradient can be read."""
+        """Return the chosen rules, with attention maps at which a gradient can be read."""
         book = dict(RULES[self.rules])
         if "mix" in book:
             book["mix"] = expose_heads
         return Rulebook(book, maps=True)
 
     def read(self, run: Run) -> Reading:
-        """The explained rows of ``C``, from the last block to the first."""
+        """Return the explained rows of ``C``, computed from the last block to the first."""
         require_maps(run, self.name)
         require_local(run, self.name)
         stream = blocks(run, self.name)
@@ -87,14 +88,14 @@ class TokenTM(Method):
 
 
 def weights(run: Run, block: Block) -> tuple[Tensor, Tensor]:
-    """The diagonals ``[batch, tokens]`` of a block's ``W_att`` and ``W_mlp``; the latter is 0 where no MLP follows."""
+    """Return the diagonals ``[batch, tokens]`` of a block's ``W_att`` and ``W_mlp``; the latter is 0 without an MLP."""
     before, between, after = (token_vectors(run, t) for t in (block.before, block.between, block.after))
     none = torch.zeros_like(before[..., 0])
     return _weight(run, before, between), none if block.between is block.after else _weight(run, between, after)
 
 
 def _weight(run: Run, x: Tensor, y: Tensor) -> Tensor:
-    """``|y_i| / |x_i| . softmax_i(cos(x_i, y_i))``, ``[batch, tokens]``."""
+    """Return ``|y_i| / |x_i| . softmax_i(cos(x_i, y_i))``, ``[batch, tokens]``."""
     cosine = torch.cosine_similarity(x, y, dim=-1)
     kept = cosine.masked_fill(padding(run, x), torch.finfo(x.dtype).min).softmax(-1)
     weight: Tensor = kept * y.norm(dim=-1) / (x.norm(dim=-1) + 1e-8)

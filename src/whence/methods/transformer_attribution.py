@@ -13,17 +13,17 @@ Where the published code differs:
 - its stabiliser, 1e-9 in every denominator and also where a tensor is merely read twice, is kept (``eps``), except
   that relevance arriving at an exact zero is not lost there.
 
-A contrast (:func:`whence.contrast`), of which the paper does not speak, takes the gradient of the difference and the
-relevance of the first class: relevance that sums to 0 cannot be shared out by eq. 7.
+A contrast (:func:`whence.contrast`), which the paper does not cover, uses the gradient of the difference and the
+relevance of the first class: eq. 7 is undefined when the total relevance is zero.
 
-Between several streams, the rules of `generic-attention` with the relevance of each map in place of the map: what the
-published code of Chefer et al. 2021b does by default for LXMERT and DETR (its paper does not).
+Between several streams, the rules of `generic-attention` apply with the relevance of each map in place of the map: the
+default of the published code of Chefer et al. 2021b for LXMERT and DETR (not of its paper).
 
 Ablations (paper, table 3): without gradients ``gradient=False``; one block only ``block=-1`` (last) or ``block=1``.
 
-Cost: one forward, a backward of gradients and one of relevance (about three plain backwards), and a copy of the linear
-layers' weights in memory (their magnitudes, kept between explanations up to 1 GiB). Fused attention stays fused; its
-maps are made again as relevance passes, a few heads at a time.
+Cost: one forward pass, a backward pass of gradients and one of relevance (about three plain backward passes), and a
+copy of the linear layers' weights in memory (their absolute values, cached between explanations up to 1 GiB). Fused
+attention stays fused; its maps are recomputed as relevance passes, in chunks of heads.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from .registry import method
 
 
 def relevance_rulebook(rules: RelevanceRules) -> Rulebook:
-    """The rules of sec. 3.1 and 3.2, per kind of operation."""
+    """Return the rules of sec. 3.1 and 3.2, per kind of operation."""
     book: dict[str, Rule] = {
         "linear": rules(rules.linear),
         "convolution": rules(rules.linear),
@@ -80,7 +80,7 @@ class TransformerAttribution(Method):
 
     Attributes:
         start_layer: the first block taken into account.
-        gradient: weigh the maps' relevance by their gradient.
+        gradient: weight the maps' relevance by their gradient.
         block: use this block alone, without roll-up.
         normalise: divide each row of ``A`` by its sum.
         eps: the stabiliser of every denominator.
@@ -104,16 +104,17 @@ class TransformerAttribution(Method):
     eps: float = EPS
 
     def rulebook(self) -> Rulebook:
-        """Deep Taylor decomposition with the published normalisation."""
+        """Return deep Taylor decomposition with the published normalisation."""
         return relevance_rulebook(RelevanceRules(Phase(), self.eps))
 
     def read(self, run: Run) -> Reading:
-        """The explained rows of the roll-up."""
+        """Return the explained rows of the roll-up."""
         require_attention(run, self.name, self.start_layer, self.block)
         require_local(run, self.name)
         several = has_several_streams(run)
         *found, rows = read_at_once(run, lambda: self.maps(run, keep=several))
-        maps, shares = found[: len(found) // 2], found[len(found) // 2 :]
+        maps = found[: len(found) // 2]
+        shares = found[len(found) // 2 :]
         end = run.boundaries[0].tensor if run.boundaries else None
         sent = run.seed.weights.clamp(min=0)
         layers = run.settle(gradient=False, end=end, entries=[t for t, _ in entries(run)], sent=sent)
@@ -130,18 +131,18 @@ class TransformerAttribution(Method):
         return Reading(scores, layers, stack_layers(shares), pairs=stack_layers(maps) if run.rulebook.inside else None)
 
     def maps(self, run: Run, keep: bool = False) -> list[Tensor]:
-        """Each attention's ``E_h((dy/dA * R)^+)``, ``[batch, queries, keys]``.
+        """Return each attention's ``E_h((dy/dA * R)^+)``, ``[batch, queries, keys]``.
 
         Returns:
-            These maps, the mass of the heads of each, ``[batch, heads]``, and which rows of the last one are read.
+            These maps, the mass of the heads of each, ``[batch, heads]``, and the row weights of the last one.
         """
         records = run.trace.attentions
         layers: dict[int, LayerMap] = {}
-        gathering = MapAccumulator(records, layers.__setitem__)
+        accumulator = MapAccumulator(records, layers.__setitem__)
 
-        def visit(i: int, piece: Piece, gradient: Tensor, relevance: Tensor) -> None:
+        def visit(i: int, chunk: Piece, gradient: Tensor, relevance: Tensor) -> None:
             weighted = (gradient * relevance if self.gradient else relevance.clone()).clamp_(min=0)
-            gathering.add(i, piece, weighted, gradient)
+            accumulator.add(i, chunk, weighted, gradient)
 
         first = [*(b.tensor for b in run.boundaries[:1]), *(t for t, _ in entries(run))]
         ends = list({id(t): t for t in first}.values())  # so that the ledger reaches the first block's input
