@@ -20,7 +20,7 @@ from whence.tracing.axes import Axis
 
 LXMERT, DETR, ZERO_ROW, RULES = "03c_gae_lxmert", "03d_gae_detr", "03d2_gae_detr_zerorow", "03f_gae_rules"
 METHOD = "generic-attention"
-VARIANTS = {"ours_nolrp_norm": "normalised_relevance", "ours_nolrp_nonorm": "plain", "ours_nolrp_norm_noself10": "bare"}
+VARIANTS = {"ours_nolrp_norm": "normalised", "ours_nolrp_nonorm": "plain", "ours_nolrp_norm_noself10": "bare"}
 OF_THE_MODEL = 4e-7  # HuggingFace's DETR has positions in float32: its logits are off by 5e-8, gradients by more
 
 
@@ -140,7 +140,7 @@ def test_the_update_rules_alone():
     mine = {text: case["R_tt"], image: case["R_ti"]}
     read = {image: case["R_ii"], text: case["R_it"]}
     assert relative(normalised_relevance(case["R_tt"]), case["handle_residual_R_tt"]) < EXACT
-    for how, name in [("normalised_relevance", "norm1_self1"), ("plain", "norm0_self1"), ("bare", "norm1_self0")]:
+    for how, name in [("normalised", "norm1_self1"), ("plain", "norm0_self1"), ("bare", "norm1_self0")]:
         new = GenericAttention(co_attention=how).update(mine, read, case["cam_ti"], text, image)
         assert relative(new[image] - mine[image], case[f"lxmert_mm_{name}_R_ti_add"]) < EXACT
         assert relative(new[image] - mine[image], case[f"detr_mm_{name}_R_ti_add"]) < EXACT
