@@ -228,9 +228,9 @@ def random_ranking_plot(found: Trial) -> Markup:
         tag("span", tag("i", class_="whence-own"), "this explanation's order"),
         tag("span", tag("i", class_="whence-chance"), f"{len(found.random)} random orders: mean, and 90 % of them"),
     ]
-    title = f"Probability of the answer as more {found.noun} are put in"
+    title = f"Probability of the target class as more {found.noun} are inserted"
     return island(
-        tag("h3", "Does the model bear it out?"),
+        tag("h3", "Random-ranking test"),
         tag("p", str(found)),
         tag("p", title, class_="whence-small"),
         tag("div", vertical, drawing, horizontal, class_="whence-plot"),

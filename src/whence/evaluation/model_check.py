@@ -138,8 +138,8 @@ class Check:
             reasons.append(
                 Reason(
                     NO if self.coverage.share < 0.8 else CARE,
-                    f"{1 - self.coverage.share:.0%} of the operations have no rule ({some}) and are passed by their "
-                    "plain gradient. A rule can be added (docs/adding-a-rule.md).",
+                    f"{1 - self.coverage.share:.0%} of the operations have no rule ({some}) and use their plain "
+                    "gradient. A rule can be added (docs/adding-a-rule.md).",
                 )
             )
         if self.unaccounted > 0.05:

@@ -53,12 +53,17 @@ class Trial:
     def __str__(self) -> str:
         count = len(self.random)
         beaten = self.beaten
-        said = f"Put in first, the {self.noun} that it ranks highest bring the answer back sooner than {beaten} of "
+        # the p-value is estimated by the share of orders that do as well; none of n orders only bounds it by 1 / n
+        p_value = f"p = {1 - beaten / count:.2g}" if beaten < count else f"p < {1 / count:.2g}"
+        text = (
+            f"Faithfulness: inserting {self.noun} in this order restores the prediction faster than {beaten} of "
+            f"{count} random orders ({p_value})"
+        )
         if beaten >= 0.95 * count:
-            return f"{said}{count} random orders: the model bears this explanation out."
+            return f"{text}."
         if beaten > 0.5 * count:
-            return f"{said}{count} random orders: better than chance, but not by much."
-        return f"{said}{count} random orders: no better than chance, so do not trust its order."
+            return f"{text}: better than chance, but not by much."
+        return f"{text}: no better than chance, so do not trust this order."
 
 
 def trial(
@@ -89,7 +94,7 @@ def trial(
         >>> print(whence.trial(explainer, "a gripping film", e))
     """
     if explanation.target is None:
-        raise InputError("The explanation is not of a class, so there is no probability that could come back.")
+        raise InputError("The explanation is not of a class, so there is no probability to restore.")
     if orders < 1 or steps < 1:
         raise InputError(f"orders and steps must be at least 1, not {orders} and {steps}.")
     sample = explainer.read(input)

@@ -137,11 +137,13 @@ def _notes(one: Result, origins: Iterable[Origin]) -> Iterable[str]:
     plain = one.coverage.plain
     has_rules = any(rule != "gradient (linear)" for rule in one.coverage.ruled.values())
     if plain and has_rules:  # of a gradient method, plain gradients are not worth a note
-        names = ", ".join(name for name, _ in plain.most_common(4))
-        yield (
-            f"{sum(plain.values())} of {sum(one.coverage.seen.values())} operations have no rule and were passed by "
-            f"their plain gradient: {names}."
-        )
+        names = [name for name, _ in plain.most_common(4)]
+        if len(plain) > len(names):
+            names.append(f"{len(plain) - len(names)} more")
+        total = sum(one.coverage.seen.values())
+        with_rule = total - sum(plain.values())
+        verb = "uses its" if len(plain) == 1 else "use their"
+        yield f"Coverage: {with_rule} of {total} operations have a rule; {', '.join(names)} {verb} plain gradient."
 
 
 def _title(origins: Iterable[Origin], i: int) -> str:

@@ -157,7 +157,7 @@ def _card(card: Card, screen: Screen) -> Iterator[str]:
     if screen.colour and card.views:
         yield _legend(screen, any(v.signed for v in card.views))
     for note in phrases.notes(card):
-        yield from screen.plain(f"Note: {note}", GREY)
+        yield from screen.plain(note, GREY)
 
 
 def _legend(screen: Screen, signed: bool) -> str:

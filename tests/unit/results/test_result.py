@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from dataclasses import fields, replace
 
 import numpy as np
@@ -362,6 +363,16 @@ def test_the_value_that_is_shown_is_that_of_the_target():
         assert view(whence.explain(model, inputs, target=target)).value == pytest.approx(value, abs=1e-5)
     one, two = (whence.explain(model, inputs, target=t) for t in (1, 2))
     assert view(one - two).value == pytest.approx(logits[1] - logits[2], abs=1e-5)
+
+
+@pytest.mark.parametrize(("plain", "note"), [
+    ({"tanh": 3}, "Coverage: 7 of 10 operations have a rule; tanh uses its plain gradient."),
+    ({"tanh": 2, "cos": 1}, "Coverage: 7 of 10 operations have a rule; tanh, cos use their plain gradient."),
+    (Counter("abcdef"), "Coverage: 4 of 10 operations have a rule; a, b, c, d, 2 more use their plain gradient."),
+])  # fmt: skip
+def test_operations_without_a_rule_are_noted(plain, note):
+    coverage = Coverage({"linear": 10 - sum(plain.values()), **plain}, {"linear": "epsilon"}, plain)
+    assert view(made([[1.0]], coverage=coverage)).notes == (note,)
 
 
 def test_the_ledger_that_is_shown_is_in_shares_of_the_target():

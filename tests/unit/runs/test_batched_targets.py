@@ -119,7 +119,7 @@ def test_relevance_of_several_targets_goes_back_together(method, backwards, monk
 
 
 def test_a_contrast_of_shared_relevance_has_that_of_its_first_class():
-    """Relevance that sums to 0 cannot be shared out: the gradient is of the difference, the relevance of one class."""
+    """Eq. 7 is undefined when the total relevance is zero: only the gradient is that of the difference."""
     model, inputs = bert()
     seen = {}
     for target in (0, 2, whence.contrast(2, 0)):
