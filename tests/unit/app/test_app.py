@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import html
 import io
 import json
 import threading
@@ -148,7 +149,7 @@ def test_the_smallest_change_and_the_trial(service):
     (e,) = ask(service).explanations
     trial = service.start("me", lambda task: service.compare_with_random("me", query, task, e)).result()
     assert trial.random.shape == (20, 11)
-    assert str(trial) in html_fragments.random_ranking_plot(trial).replace("&#x27;", "'")
+    assert str(trial) in html.unescape(html_fragments.random_ranking_plot(trial))
 
 
 # -- questions and links ---------------------------------------------------------------------------------------------
