@@ -53,11 +53,10 @@ class Trial:
     def __str__(self) -> str:
         count = len(self.random)
         beaten = self.beaten
-        # the p-value is estimated by the share of orders that do as well; none of n orders only bounds it by 1 / n
-        p_value = f"p = {1 - beaten / count:.2g}" if beaten < count else f"p < {1 / count:.2g}"
+        p_value = (count - beaten + 1) / (count + 1)  # this order is one of those that chance may draw
         text = (
             f"Faithfulness: inserting {self.noun} in this order restores the prediction faster than {beaten} of "
-            f"{count} random orders ({p_value})"
+            f"{count} random orders (p = {p_value:.2g})"
         )
         if beaten >= 0.95 * count:
             return f"{text}."

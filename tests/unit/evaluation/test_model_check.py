@@ -307,8 +307,8 @@ def curves(beaten, orders=20):
 @pytest.mark.parametrize(("changes", "verdict", "said"), [
     ({}, "yes", ""),
     ({"trial": curves(20)}, "yes", ""),
-    ({"trial": curves(15)}, "with care", "15 of 20 random orders (p = 0.25): better than chance, but not by much"),
-    ({"trial": curves(3)}, "no", "3 of 20 random orders (p = 0.85): no better than chance"),
+    ({"trial": curves(15)}, "with care", "15 of 20 random orders (p = 0.29): better than chance, but not by much"),
+    ({"trial": curves(3)}, "no", "3 of 20 random orders (p = 0.86): no better than chance"),
     ({"kept": 0.1}, "with care", "10% of the target's value reached the input"),
     ({"kept": 2.0}, "with care", "read scores as an order"),
     ({"attentions": []}, "with care", "No attention was found"),
