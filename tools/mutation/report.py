@@ -35,8 +35,8 @@ def report(
     tried = [m for m in drawn if m.name in known or key(m) in verdicts]
     for mutant in tried:
         groups[mutant.module].append(mutant)
-    rules = [m for m in tried if m.module.startswith("rules/")]
-    rest = [m for m in tried if not m.module.startswith("rules/")]
+    rules = [m for m in tried if m.module.startswith("propagation/rules/")]
+    rest = [m for m in tried if not m.module.startswith("propagation/rules/")]
     head = "| module | tried | killed | equivalent | survived | score |\n|---|---|---|---|---|---|"
     rows = [_row(f"`{module}`", found, verdicts, known) for module, found in groups.items()]
     rows += [_row(f"**{name}**", m, verdicts, known) for name, m in (("rules", rules), ("the rest", rest)) if m]
