@@ -39,6 +39,7 @@ _ALIASES = {
     "linalg_vector_norm": "vector_norm", "linalg_norm": "norm", "special_expit": "sigmoid", "special_erf": "erf",
     "square": "square", "inner": "inner", "adaptive_avg_pool1d": "avg_pool", "adaptive_avg_pool2d": "avg_pool",
     "avg_pool1d": "avg_pool", "avg_pool2d": "avg_pool", "log_sigmoid": "logsigmoid", "_threshold": "threshold",
+    "special_ndtr": "ndtr",
 }  # fmt: skip
 
 
@@ -110,7 +111,7 @@ ACTIVATIONS = {
     "hardsigmoid", "tanh",
     "sigmoid", "softplus", "softsign", "logsigmoid", "erf", "exp", "expm1", "log", "log1p", "sin", "cos",
     "square", "abs", "clamp", "clamp_min", "clamp_max", "clip", "threshold", "prelu", "rrelu", "sqrt", "rsqrt",
-    "reciprocal", "nan_to_num", "tanhshrink", "softshrink", "log2", "exp2", "rpow",
+    "reciprocal", "nan_to_num", "tanhshrink", "softshrink", "log2", "exp2", "rpow", "ndtr",
 }  # fmt: skip
 #: f(x) = x * gate(x): the activations of Transformer blocks.
 GATED = {"gelu", "silu", "relu", "relu6", "leaky_relu", "mish", "hardswish", "prelu", "pow"}

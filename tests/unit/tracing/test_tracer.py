@@ -23,7 +23,7 @@ STABILISED = ("transformer-attribution", "lrp", "partial-lrp")  # 1e-9 in each d
 @pytest.mark.parametrize(("func", "name"), [
     (torch.add, "add"), (torch.Tensor.add_, "add"), (torch.Tensor.__radd__, "add"), (torch.Tensor.__rsub__, "rsub"),
     (torch.Tensor.__getitem__, "getitem"), (torch.Tensor.mT.__get__, "mT"), (F.gelu, "gelu"),
-    (torch.softmax, "softmax"),
+    (torch.softmax, "softmax"), (torch.special.ndtr, "ndtr"),
 ])  # fmt: skip
 def test_one_operation_under_many_names(func, name):
     assert operation(func).name == name
@@ -113,6 +113,7 @@ ACTIVATIONS = {  # written out, fused
     "silu": (lambda x: torch.sigmoid(x) * x, F.silu),
     "squared-relu": (lambda x: torch.square(torch.relu(x)), lambda x: torch.relu(x) * torch.relu(x)),
     "gelu-erf": (lambda x: x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0))), F.gelu),
+    "gelu-ndtr": (lambda x: x * torch.special.ndtr(x), F.gelu),
 }
 
 
