@@ -48,7 +48,7 @@ def test_what_was_found_stays_mended(found):
 
 @pytest.mark.parametrize("first", range(0, 156, 26))
 def test_every_property_holds_of_random_architectures(first):
-    """26 methods in turns; a failure prints the command that repeats it."""
+    """Every method in turns; a failure prints the command that repeats it."""
     report = run(range(first, first + 26), seed=11)
     assert not report.failures, report.table()
     assert report.passed > 13

@@ -28,7 +28,7 @@ HEAD = (
 )
 PAPERS = (
     "| the papers' own code | copies of the models, rewritten | as published (`tests/goldens/cases`) | 1e-9 | | |\n"
-    "| **Whence** | looks at operations while the model runs | [26 methods](docs/methods.md) | | | |"
+    "| **Whence** | looks at operations while the model runs | [all methods](docs/methods.md) | | | |"
 )
 
 

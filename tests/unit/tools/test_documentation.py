@@ -63,11 +63,9 @@ def test_costs_are_read_from_the_tables_of_performance():
     assert len(every) > 50
 
 
-def test_every_method_is_in_the_list_and_counted():
+def test_every_method_is_in_the_list():
     listed = (DOCS / "methods.md").read_text()
     assert [row["name"] for row in ROWS if f"](methods/{row['name']}.md)" not in listed] == []
-    assert f"by {len(ROWS)} methods as they were published" in (ROOT / "README.md").read_text().replace("\n", " ")
-    assert f"There are {len(ROWS)};" in (DOCS / "quickstart.md").read_text()
 
 
 @pytest.mark.parametrize("made", [peers.pages, overhead.pages])
