@@ -9,7 +9,8 @@ from pathlib import Path
 LARGEST = 8 * 2**20  # bytes of a wheel or sdist
 LARGEST_FILE = 4 * 2**20
 NEEDED = (
-    "whence/__init__.py", "whence/py.typed", "whence/render/page.css", "whence/render/page.js", "whence/app/app.css",
+    "whence/__init__.py", "whence/py.typed", "whence/app/app.css",
+    "whence/render/html/page.css", "whence/render/html/page.js",
     "whence/models/sentiment/model.safetensors", "whence/models/sentiment/tokenizer.json",
     "whence/models/digits/model.safetensors", "whence/models/digits/examples/1-7.png",
 )  # fmt: skip
