@@ -51,7 +51,7 @@ from ..readout.bias_relevance import BiasRecorder
 from ..readout.rollup import require_local, require_maps
 from ..runs.run import Run
 from ..runs.token_streams import entries
-from ..tracing.node import Node, node_of
+from ..tracing.node import Node, node_of, walk
 from ..tracing.op_call import Call, Rule
 from ..tracing.reductions import precise
 from .base import Reading
@@ -73,14 +73,11 @@ def share_gate(call: Call) -> Any:
 
 def _is_incomplete(node: Node) -> bool:
     """Return whether a branch ends in a function that is not of the form ``x g(x)``: a sigmoid, a softmax."""
-    stack = [node]
-    while stack:
-        current = stack.pop()
-        if current.kind in ("activation", "softmax"):
-            return True
-        if current.kind in PASSING:
-            stack += [parent for parent in current.parents if not parent.statistic]
-    return False
+
+    def passed(current: Node) -> list[Node]:
+        return [parent for parent in current.parents if not parent.statistic] if current.kind in PASSING else []
+
+    return any(current.kind in ("activation", "softmax") for current in walk([node], passed))
 
 
 @rules.conserves

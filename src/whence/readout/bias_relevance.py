@@ -19,7 +19,7 @@ from ..propagation.ledger import constant_of
 from ..runs.run import Run
 from ..tracing.axes import Dim, size_of
 from ..tracing.coverage import EXACT
-from ..tracing.node import Node, node_of
+from ..tracing.node import Node, node_of, walk
 from ..tracing.op_call import Call, Rule
 from ..tracing.reductions import arrange, per_sample, per_token, precise, unmerge
 from ..tracing.sparse_rows import alias
@@ -86,15 +86,10 @@ class BiasRecorder:
 
     def _nearest(self, node: Node) -> _Stream:
         """Return the stream that a pooled tensor was computed from."""
-        queue = [node]
-        seen = {node.seq}
-        while queue and len(self._streams) > 1:
-            current = queue.pop(0)
+        for current in walk([node] if len(self._streams) > 1 else []):
             for stream in self._streams:
                 if any(token_slices(dim, stream.tokens) for dim in current.axes):
                     return stream
-            queue += [parent for parent in current.parents if parent.seq not in seen]
-            seen |= {parent.seq for parent in current.parents}
         return self._streams[0]
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from ..errors import ModelError
 from ..runs.run import Run
 from ..tracing.axes import Dim, size_of
-from ..tracing.node import Node, edge_of, node_of
+from ..tracing.node import Node, edge_of, node_of, walk
 from ..tracing.reductions import arrange, per_sample, per_token, precise, unmerge
 
 State = dict[Dim, Tensor]  #: stream -> [batch, tokens here, tokens there]
@@ -60,19 +60,12 @@ class _StateTable:
 
     def nearest(self, node: Node | None, rows: Dim) -> int | None:
         """Return the last tensor with a state, over the same tokens, that a tensor derives from."""
-        found: list[int] = []
-        seen: set[int] = set()
-        stack = [] if node is None else [node]
-        while stack:
-            here = stack.pop()
-            if here.seq in seen:
-                continue
-            seen.add(here.seq)
-            if here.seq in self.states and self.states[here.seq].rows == rows:
-                found.append(here.seq)
-            else:
-                stack += here.parents
-        return max(found, default=None)
+
+        def has_state(here: Node) -> bool:
+            return here.seq in self.states and self.states[here.seq].rows == rows
+
+        nodes = walk([] if node is None else [node], lambda here: () if has_state(here) else here.parents)
+        return max((here.seq for here in nodes if has_state(here)), default=None)
 
     def add(self, state: StreamState) -> None:
         """Add the state that an attention wrote."""
