@@ -156,7 +156,7 @@ def _length(rows: dict[str, dict[str, Any]]) -> list[str]:
 
 HEAD = """# Performance
 
-Made by `make bench` (and `make bench-peers`) from measurements in `benchmarks/measured`: torch {torch}, no
+Made by `make bench` (and `make bench-peers`) from measurements in `tools/benchmarks/measured`: torch {torch}, no
 GPU, float32. A time is a multiple of **one plain forward and one backward to the input** of the same model on the same
 input, parameters needing no gradient; the baseline is run before and after each call, and the median of the ratios is
 given, with the extremes. A training step also makes the gradients of the weights; "of a step" is the time as a

@@ -21,6 +21,7 @@ from tools.freeze.cases import cases
 from tools.freeze.digest import digest
 
 CASES = {case.name: case for case in cases()}
+METHODS = whence.list_methods()
 
 
 def hashes(name: str) -> dict[str, str]:
@@ -43,7 +44,14 @@ def hashes(name: str) -> dict[str, str]:
     return out
 
 
-METHODS = whence.list_methods()
+def changes(before: dict[str, dict[str, str]], now: dict[str, dict[str, str]]) -> list[str]:
+    """Return a line for each hash that differs, is new, or is gone."""
+    return [
+        f"{case}: {method}: {old} before, {new} now"
+        for case in sorted({*before, *now})
+        for method in sorted({*before.get(case, {}), *now.get(case, {})})
+        if (old := before.get(case, {}).get(method, "absent")) != (new := now.get(case, {}).get(method, "absent"))
+    ]
 
 
 def main() -> None:
@@ -63,14 +71,9 @@ def main() -> None:
         print(f"{count} hashes of {len(found)} models written to {options.file}")
         return
     before = json.loads(options.file.read_text())
-    changed = [
-        f"{case}: {method}: {before.get(case, {}).get(method, 'absent')} before, {value} now"
-        for case, values in found.items()
-        for method, value in values.items()
-        if before.get(case, {}).get(method) != value
-    ]
+    changed = changes({case: before.get(case, {}) for case in options.only}, found)
     print("\n".join(changed))
-    print(f"{count - len(changed)} of {count} hashes of {len(found)} models as before")
+    print(f"{len(changed)} of {count} hashes of {len(found)} models changed")
     sys.exit(1 if changed else 0)
 
 

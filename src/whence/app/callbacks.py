@@ -15,7 +15,7 @@ import gradio as gr
 from ..counterfactuals.html_page import section as counterfactual_section
 from ..errors import InputError, WhenceError
 from ..explanations.explanation import Explanation
-from ..methods.registry import list_methods as all_methods
+from ..methods.registry import list_methods
 from ..render.html.markup import Markup
 from . import html_fragments
 from .cancellable import CancellableTask, CancelledError
@@ -132,7 +132,7 @@ class PageCallbacks:
             if query is None:
                 return gr.skip()
             model = self.service.models[query.model]
-            unknown = [name for name in query.methods if name not in all_methods()]
+            unknown = [name for name in query.methods if name not in list_methods()]
             if unknown or not query.methods:
                 raise InputError(f"The link asks for a method that is not here: {', '.join(unknown) or 'none'}.")
         except WhenceError as error:

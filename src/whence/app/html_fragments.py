@@ -11,7 +11,7 @@ from ..explainer.generation import Generation
 from ..explanations.explanation import Explanation
 from ..explanations.view_builder import cards, view
 from ..localisation import Detection
-from ..methods.registry import list_methods as all_methods
+from ..methods.registry import list_methods
 from ..render.html.card import draw_absorbed, draw_card
 from ..render.html.chart import draw_block_relevance
 from ..render.html.image import LARGEST, photo, shrink
@@ -44,7 +44,7 @@ def message(text: str, kind: str = "note") -> Markup:
 
 def method_descriptions(names: Sequence[str]) -> Markup:
     """Return what each method shows, and when not to trust it."""
-    known = all_methods()
+    known = list_methods()
     rows = [
         tag("div", tag("dt", name), tag("dd", known[name].shows, " ", tag("em", known[name].beware)))
         for name in names if name in known and known[name].shows

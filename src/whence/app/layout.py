@@ -10,7 +10,7 @@ from typing import Any
 import gradio as gr
 from gradio import events
 
-from ..methods.registry import list_methods as all_methods
+from ..methods.registry import list_methods
 from ..render.html.markup import tag
 from . import html_fragments
 from .callbacks import PageCallbacks, PreviousRun
@@ -257,7 +257,7 @@ def _build_form(service: ExplanationService, folder: Path) -> QueryForm:
     status = gr.HTML("", elem_id="whence-status", **PLAIN)
     examples = gr.HTML(html_fragments.examples(first), elem_id="whence-examples", js_on_load=SEND_CLICKS, **PLAIN)
     methods = gr.Dropdown(
-        list(all_methods()), value=[DEFAULT_METHOD], multiselect=True, max_choices=service.limits.methods,
+        list(list_methods()), value=[DEFAULT_METHOD], multiselect=True, max_choices=service.limits.methods,
         label="Methods", elem_id="whence-methods",
     )  # fmt: skip
     descriptions = gr.HTML(html_fragments.method_descriptions([DEFAULT_METHOD]), elem_id="whence-words", **PLAIN)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from ..methods.registry import list_methods as all_methods
+from ..methods.registry import list_methods
 from .limits import Limits
 from .model_registry import ServedModel
 
@@ -51,7 +51,7 @@ class Query:
             raise InputError("Write a text first.")
         if model.reads_image:
             limits.check_image(str(self.image_path(model)))
-        unknown = [name for name in self.methods if name not in all_methods()]
+        unknown = [name for name in self.methods if name not in list_methods()]
         if unknown:
             raise InputError(f"There is no method '{unknown[0]}'.")
         if not 0 < len(self.methods) <= limits.methods:

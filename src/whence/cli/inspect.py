@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ..evaluation.model_check import check as check_model
-from ..methods.registry import list_methods as all_methods
+from ..methods.registry import list_methods
 from . import options
 from .demo import write_report
 from .exit_codes import report_errors
@@ -45,9 +45,9 @@ def check(
 def methods(as_json: options.AsJson = False) -> None:
     """List the methods: what each is, costs and needs, and its paper; with --json its options too."""
     if as_json:
-        typer.echo(json.dumps(all_methods().rows(), indent=2, default=str))
+        typer.echo(json.dumps(list_methods().rows(), indent=2, default=str))
         return
-    typer.echo(all_methods().table(shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
+    typer.echo(list_methods().table(shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
     typer.echo(PATENT, err=True)
 
 

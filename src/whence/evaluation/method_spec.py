@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import MethodError
-from ..methods.registry import create
-from ..methods.registry import list_methods as all_methods
+from ..methods.registry import create, list_methods
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ def _checked(spec: MethodSpec) -> MethodSpec:
 def resolve_specs(given: str | Iterable[str | MethodSpec] | None) -> list[MethodSpec]:
     """Return the specs of names; ``None``: every method; labels must differ."""
     if given is None:
-        given = list(all_methods())
+        given = list(list_methods())
     specs = [parse_spec(one) for one in ([given] if isinstance(given, str) else given)]
     twice = {spec.label for spec in specs if sum(other.label == spec.label for other in specs) > 1}
     if twice:

@@ -18,7 +18,7 @@ from ..inputs.factory import reader_for
 from ..inputs.pretrained import load_model, load_processor
 from ..inputs.sample import Sample, batches, collate
 from ..inputs.text import TextReader
-from ..methods.registry import list_methods as all_methods
+from ..methods.registry import list_methods
 from ..targets.specs import Every, Target, every
 from .attach_inputs import attach
 from .chat_template import Messages
@@ -191,7 +191,7 @@ class Explainer:
             raise InputError("Give one input to compare methods on; for several, compare each in turn.")
         out = Explanations()
         not_applicable: WhenceError | None = None
-        for name in methods or all_methods():
+        for name in methods or list_methods():
             try:
                 out += self(input, name, every(targets), **options)
             except (ModelError, MethodError) as error:

@@ -49,7 +49,7 @@ class Method:
         beware: one sentence: when not to trust them.
         class_specific: whether the scores depend on the target class.
         conservative: whether the scores sum to the target's value, up to what the ledger records.
-        lrp: whether it is a form of LRP, or propagates as one does; its inventors hold a patent (``docs/legal.md``).
+        lrp: whether it is a form of LRP, or propagates as one does; LRP is said to be patented (``docs/legal.md``).
         forwards, backwards: the cost in passes; in words where it depends on the input.
         needs: what it requires of a model.
         quick: options that make it fast, for a test of whether it applies at all.
