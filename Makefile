@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # one process per core, each with one thread
 JOBS ?= auto
 
-.PHONY: test test-slow fuzz lint types bench bench-against bench-peers conformance conformance-timm models tables screenshots audit demo \
+.PHONY: test test-slow fuzz fuzz-spellings lint types bench bench-against bench-peers conformance conformance-timm models tables screenshots audit demo \
 	coverage mutation freeze frozen matrix dist licences docs walk clean
 
 $(READY): pyproject.toml constraints.txt
@@ -39,6 +39,11 @@ SEED ?= 0
 fuzz: $(READY)
 	@echo "Fuzzing $(CASES) random architectures (about ten minutes of one core)"
 	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tools.fuzz --cases $(CASES) --seed $(SEED)
+
+# equivalent spellings of one model, each compared with the usual spelling (docs/fuzzing.md)
+fuzz-spellings: $(READY)
+	@echo "Comparing $(CASES) equivalent spellings of one model (about fifteen minutes of one core)"
+	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tools.spellings --cases $(CASES) --seed $(SEED)
 
 # hashes of every method on every tiny model, before and after a change that must not move any number
 freeze: $(READY)

@@ -82,7 +82,6 @@ class AttnLRP(InputLevel):
             **dict.fromkeys(("matmul", "mix", "gate"), rules.share_product),
             **dict.fromkeys(("norm", "normalise"), rules.detach_deviation),
             **dict.fromkeys(("gated", "activation"), rules.stabilised_ratio),
-            "self-gate": rules.detach_own_gate,
         }
         if self.attention == "constant":
             book |= {"attention": rules.detach_heads, "mix": rules.detach_heads, "gate": rules.detach_gate}

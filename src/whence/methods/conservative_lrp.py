@@ -74,8 +74,10 @@ class ConservativeLRP(InputLevel):
         if self.norms:
             norm = rules.detach_mean_and_deviation if self.detach_mean else rules.detach_deviation
             book |= {"norm": norm, "normalise": norm}
+        if self.norms and self.detach_mean:
+            book["center"] = rules.detach_mean
         if self.activations != "gradient":
-            book |= {"gated": rules.activation_ratio, "self-gate": rules.detach_own_gate, "gate": rules.detach_gate}
+            book |= {"gated": rules.activation_ratio, "gate": rules.detach_gate}
         if self.activations == "ratio":
             book["activation"] = rules.activation_ratio
         return Rulebook(book)

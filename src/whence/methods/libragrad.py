@@ -75,7 +75,7 @@ def _is_incomplete(node: Node) -> bool:
     """Return whether a branch ends in a function that is not of the form ``x g(x)``: a sigmoid, a softmax."""
 
     def passed(current: Node) -> list[Node]:
-        return [parent for parent in current.parents if not parent.statistic] if current.kind in PASSING else []
+        return list(current.live) if current.kind in PASSING else []
 
     return any(current.kind in ("activation", "softmax") for current in walk([node], passed))
 
@@ -111,7 +111,6 @@ LIBRA: dict[str, Rule] = {
     **dict.fromkeys(("attention", "mix"), rules.detach_heads),
     **dict.fromkeys(("norm", "normalise"), rules.detach_deviation),
     **dict.fromkeys(("gated", "activation"), rules.activation_ratio),
-    "self-gate": rules.detach_own_gate,
     "gate": share_gate,
     "matmul": rules.share_product,
 }

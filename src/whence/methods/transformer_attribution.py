@@ -67,7 +67,7 @@ def relevance_rulebook(rules: RelevanceRules) -> Rulebook:
         "selecting": rules(rules.select),
         "softmax": rules.softmax,
     }
-    unchanged = ("norm", "center", "normalise", "gated", "self-gate", "activation", "scale", "shift")
+    unchanged = ("norm", "center", "normalise", "gated", "activation", "scale", "shift")
     book |= dict.fromkeys(unchanged, rules.identity)
     book["attention"] = FusedAttentionRule(rules)
     return Rulebook(book, phase=rules.phase, fan_out=rules.fan_out)

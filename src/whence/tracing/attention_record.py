@@ -18,10 +18,11 @@ from torch import Tensor
 
 from ..errors import ModelError
 from .axes import Axes, Axis, Dim, fresh
-from .einsum_axes import queries_and_keys
 from .fused_attention import FusedMap
 from .node import Node, node_of
 from .op_call import Call, map_tensors
+from .recognition.contraction import free, summed, terms
+from .recognition.softmax import is_map_along
 from .reductions import arrange, precise
 
 Operands = tuple[Tensor, Tensor, Tensor, Tensor | None]
@@ -79,19 +80,21 @@ class AttentionRecord:
     @staticmethod
     def of(call: Call) -> AttentionRecord | None:
         """The record of a product of probabilities and values; ``None`` if it is not along the softmax."""
-        which = 0 if call.nodes[0] is not None and call.nodes[0].softmax is not None else 1
+        if map_in(call) is None:  # in pieces
+            return None
+        assert call.probabilities is not None
+        which = 0 if call.probabilities is call.tensors[0] else 1
         probabilities, values = call.tensors[which], call.tensors[1 - which]
         node = call.nodes[which]
+        found = terms(call)
         assert node is not None
-        assert node.softmax is not None
-        if call.name == "einsum":
-            dims = queries_and_keys(call.args[0], [t.dim() for t in call.tensors], which)
-        elif values.dim() < 2 or probabilities.dim() < 2:
-            dims = None
-        else:
-            dims = probabilities.dim() - 2, probabilities.dim() - 1
-        if dims is None or not _same(node.axes[dims[1]], node.softmax):
+        assert found is not None
+        (key,) = summed(found, which)
+        queries = free(found, which)
+        if not queries:
             return None
+        own = [d for d in queries if node.axes[d] == node.axes[key]]
+        dims = own[0] if len(own) == 1 else queries[-1], key
         record = AttentionRecord(probabilities, node.axes, *dims, call.batch, values)
         record.mix = functools.partial(_product, call.func, call.args, call.kwargs, probabilities)
         record.reads = _origin(call.nodes[1 - which])
@@ -228,8 +231,41 @@ def _same(dim: Dim, softmax: Dim) -> bool:
     return len(dim) == 1 and len(dim[0].parts) == 1 and dim[0].parts[0].source == softmax
 
 
-def in_pieces(call: Call) -> bool:
-    """Whether probabilities reach their values in pieces (a sliding window), without the softmax's axis."""
-    node = next(n for n in call.nodes if n is not None and n.softmax is not None)
-    assert node.softmax is not None
-    return not any(set(node.softmax) & set(dim) or _same(dim, node.softmax) for dim in node.axes)
+def map_in(call: Call) -> Tensor | None:
+    """Return the operand of a product of two that is an attention map: probabilities, summed over with the other."""
+    found = terms(call)
+    if found is None or len(call.tensors) != 2 or len(call.traced) != 2:
+        return None
+    for which, (tensor, node) in enumerate(zip(call.tensors, call.nodes, strict=True)):
+        over, queries = summed(found, which), free(found, which)
+        if which == 1 and all(tensor.shape[d] == 1 for d in queries):  # one column: a dynamic convolution (ConvBERT)
+            continue
+        if node is not None and len(over) == 1 and queries and _is_map(tensor, node, over[0]):
+            return tensor
+    return None
+
+
+def _is_map(tensor: Tensor, node: Node, key: int) -> bool:
+    """Return whether a tensor is an attention map over a dimension: by its history, or else by its values."""
+    value = tensor.detach()
+    if node.softmax is not None and _same(node.axes[key], node.softmax):
+        alike = [d for d in range(value.dim()) if d != key and node.axes[d] == node.axes[key]]
+        return (
+            not alike
+            or value.is_meta
+            or is_map_along(value, key)
+            or not any(is_map_along(value, d) for d in alike)
+        )
+    if node.softmax is not None or node.kind in ("linear", "convolution") or value.is_meta or value.shape[key] < 2:
+        return False
+    return not bool((value < 0).any()) and is_map_along(value, key)
+
+
+def in_pieces(call: Call) -> Tensor | None:
+    """Return probabilities that reach their values in pieces (a sliding window), without the softmax's axis."""
+    for tensor, node in zip(call.tensors, call.nodes, strict=True):
+        softmax = None if node is None or len(call.traced) < 2 else node.softmax
+        if node is not None and softmax is not None:
+            if not any(set(softmax) & set(dim) or _same(dim, softmax) for dim in node.axes):
+                return tensor
+    return None

@@ -29,9 +29,16 @@ def origins(tensors: list[Tensor]) -> frozenset[int]:
 
 
 def asked(node: Node) -> frozenset[int]:
-    """The parameters that the queries (or keys) of an attention are made of, if they depend on nothing else."""
-    if node.kind == "mix":
-        node = next(parent for parent in node.parents if parent.softmax is not None)
-        while node.kind not in ("linear", "matmul") and node.parents:
-            node = node.parents[0]
+    """The parameters that the queries (or keys) of an attention are made of, if they depend on nothing else.
+
+    Args:
+        node: of the attention's map, or of the output of a fused attention.
+    """
+    while node.kind not in ("linear", "matmul", "attention") and node.parents:
+        node = node.parents[0]
     return node.made_of
+
+
+def is_weight(tensor: Tensor) -> bool:
+    """Return whether a tensor is a parameter of the model, or made of parameters."""
+    return not tensor.requires_grad and (hasattr(tensor, "_whence_parameter") or hasattr(tensor, "_whence_made_of"))

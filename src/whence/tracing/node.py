@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,6 +14,9 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from .axes import Axes, Axis, Dim
+
+if TYPE_CHECKING:
+    from .replay import Recipe
 
 
 class Node:
@@ -21,12 +26,20 @@ class Node:
         seq: its place in the order of operations.
         kind: the kind of operation that made it.
         parents: the tensors it was made from.
+        flows: those of them that depend on the input.
         live: those of them that still receive gradient or relevance through it.
+        name: the canonical name of the operation that made it.
+        recipe: how it was made, so that it can be computed from other values; ``None`` where that is not known.
+        shape, dtype, device: of the tensor.
+        weighted: whether it was made by a linear layer or convolution with weights of the model.
+        deviation: whether some norm divides by it.
+        proportional: whether it is ``x g(x)`` of its root ``x``, as far as operations tell: the root itself, a GELU of it.
+        shifted: whether a number was added to an activation on the way from its root.
+        summands: what it is the sum, copy or multiple of, with the factor of each; ``None`` if it is none of these.
         axes: its dimensions.
         batch: the batch axis of the trace it belongs to.
         linear: whether it is a constant multiple of its root.
         activated: whether an activation lies between its root and it.
-        statistic: whether it is a statistic (mean, deviation, norm) of a tensor.
         softmax: the axis over which it sums to one, if it is a softmax.
         linear_uses, other_uses: how many linear layers, and how many other operations, read it.
         kept: whether a rule still needs the value that it has now.
@@ -41,9 +54,19 @@ class Node:
     """
 
     live: tuple[Node, ...]
+    flows: tuple[Node, ...] = ()
+    name = ""
+    shape = torch.Size()
+    dtype = torch.float32
+    device = torch.device("cpu")
+    weighted = False
+    shifted = False
+    proportional = True
+    deviation = False
+    summands: tuple[tuple[Node, float], ...] | None = None
+    recipe: Recipe | None = None
     linear = True
     activated = False
-    statistic = False
     softmax: Dim | None = None
     linear_uses = 0
     other_uses = 0
@@ -64,6 +87,26 @@ class Node:
         self.axes = axes
         self.batch = batch
         self._root: Node | None = None  # another than itself: no node is to keep itself alive
+        self._tensor: weakref.ref[Tensor] | None = None
+
+    @property
+    def tensor(self) -> Tensor | None:
+        """The tensor itself, while something else keeps it alive and it has not been overwritten."""
+        found = None if self._tensor is None else self._tensor()
+        return found if found is not None and getattr(found, "_whence", None) is self else None
+
+    def refers_to(self, tensor: Tensor) -> None:
+        """Remember, without keeping it alive, the tensor that this is the entry of; copies and aliases come later."""
+        if self._tensor is None:
+            self._tensor = weakref.ref(tensor)
+            self.shape = tensor.shape
+            self.dtype = tensor.dtype
+            self.device = tensor.device
+
+    @property
+    def numel(self) -> int:
+        """How many elements it has."""
+        return self.shape.numel()
 
     @property
     def root(self) -> Node:
@@ -73,6 +116,23 @@ class Node:
     @root.setter
     def root(self, node: Node) -> None:
         self._root = node
+
+    def describe(self, name: str, flows: tuple[Node, ...], weighted: bool) -> None:
+        """Set what made the tensor."""
+        self.name = name
+        self.flows = flows
+        self.weighted = weighted
+
+    def divides(self) -> None:
+        """Mark it, before it was moved or cut, as a deviation that a norm divides by."""
+        self.moved_from().deviation = True
+
+    def moved_from(self) -> Node:
+        """Return the tensor that it was before it was moved, cut or copied."""
+        node = self
+        while node.kind in ("structural", "selecting") and len(node.flows) == 1:
+            node = node.flows[0]
+        return node
 
     def between(self, ancestor: Node) -> list[Node] | None:
         """Return this node and those between it and an ancestor; ``None`` if it is no ancestor."""
@@ -130,6 +190,7 @@ def attach(tensor: Tensor, node: Node) -> Tensor:
     """Let a node, and the name of what made the tensor, travel with a tensor made during the trace."""
     tensor._whence_maker = type(tensor.grad_fn).__name__  # type: ignore[attr-defined]  # as below
     tensor._whence = node  # type: ignore[attr-defined]  # tensors take attributes; nothing of the user's is marked
+    node.refers_to(tensor)
     return tensor
 
 

@@ -71,6 +71,9 @@ class Call:
         placed: set by a rule that wants to be told the node of the output.
         exposed: set by a rule that puts a leaf in place of attention probabilities, to read its gradient.
         shown: set by a rule that makes the map of a fused attention again when it is wanted.
+        statistic: of a norm, the operand that is a deviation of the other one (or any denominator).
+        probabilities: of a product with values, the attention map.
+        composed: whether it stands for several operations of the model.
     """
 
     name: str
@@ -88,6 +91,9 @@ class Call:
     placed: Callable[[Node], None] | None = None
     exposed: Tensor | None = None
     shown: FusedMap | None = None
+    statistic: Tensor | None = None
+    probabilities: Tensor | None = None
+    composed: bool = False
 
     def apart(self) -> bool:
         """Become the operation that makes a new tensor in place of overwriting one; ``False`` if there is none."""

@@ -16,7 +16,6 @@ kind                   operation
 ``shift``              a sum with a number
 ``scale``              a product with a constant
 ``gate``               a product of two different functions of the input (a gated unit)
-``self-gate``          a product of two elementwise functions of one tensor (an activation written out)
 ``norm``               layer_norm, rms_norm
 ``center``             a tensor minus a statistic of itself (a norm written out)
 ``normalise``          a tensor times or over a statistic of itself (a norm written out), any quotient
@@ -34,9 +33,15 @@ kind                   operation
 
 from __future__ import annotations
 
+import torch
+from torch import Tensor
+
 from . import operations as ops
-from .node import Node
-from .op_call import Call
+from .attention_record import in_pieces, map_in
+from .node import Node, node_of
+from .op_call import Call, map_tensors
+from .recognition.deviation import deviation_in, is_centering
+from .recognition.elementwise import is_gated, is_identity
 
 _BY_NAME: dict[str, str] = {}
 for _kind, _names in {
@@ -64,9 +69,33 @@ def kind_of(call: Call) -> str:
         return _sum(call)
     if call.name in ("mul", "div", "neg"):
         return _product(call)
-    if call.name in ops.PRODUCTS:
+    if call.name in ops.PRODUCTS or (call.name == "linear" and len(call.traced) == 2 and len(call.tensors) == 2):
         return _contraction(call)
+    if call.name in ops.CLIPPING and len(call.traced) == 1:
+        return _clipping(call)
+    if call.name == "batch_norm" and call.argument(5, "training", False):
+        return "unknown"  # its statistics are those of the batch
     return _BY_NAME.get(call.name, "unknown")
+
+
+def _clipping(call: Call) -> str:
+    """A function that leaves its argument as it is, between bounds: ReLU, if it is 0 at 0 and grows."""
+    x = call.traced[0]
+    other = _BY_NAME[call.name]
+    if not x.is_floating_point() or x.is_meta or any(_varies(t) for t in call.tensors if t is not x):
+        return other
+
+    def at(value: Tensor) -> Tensor:
+        args, kwargs = map_tensors((call.args, call.kwargs), lambda t: value if t is x else t)
+        out: Tensor = call.func(*args, **kwargs)
+        return out
+
+    with torch.no_grad():
+        return "gated" if is_gated(at, x) and not is_identity(at, x) else other
+
+
+def _varies(tensor: Tensor) -> bool:
+    return tensor.is_meta or bool((tensor != tensor.flatten()[0]).any())
 
 
 def _sum(call: Call) -> str:
@@ -75,10 +104,7 @@ def _sum(call: Call) -> str:
     a, b = call.tensors[:2]
     if not (a.requires_grad and b.requires_grad):
         return "shift-by-constant"
-    na, nb = call.nodes[:2]
-    if call.name == "sub" and nb is not None and nb.statistic and not (na is not None and na.statistic):
-        return "center"
-    return "add"
+    return "center" if is_centering(call) else "add"
 
 
 def _product(call: Call) -> str:
@@ -89,37 +115,34 @@ def _product(call: Call) -> str:
         return "scale"
     if not a.requires_grad:
         return "scale" if call.name == "mul" else "activation"
-    na, nb = call.nodes[:2]
-    if call.name == "div":
-        return "normalise"
-    if na is None or nb is None:
-        return "gate"
-    if na.statistic != nb.statistic:
-        return "normalise"
-    return "self-gate" if na.root is nb.root else "gate"
+    call.statistic = deviation_in(call)
+    if call.statistic is None and call.name == "div":
+        call.statistic = b
+    elif call.statistic is None:  # what was divided by a deviation is multiplied with it again
+        call.statistic = next((t for t in (a, b) if node_of(t).moved_from().deviation), None)
+    else:
+        node_of(call.statistic).divides()
+    return "gate" if call.statistic is None else "normalise"
 
 
 def _contraction(call: Call) -> str:
-    if len(call.tensors) == 2:
-        for mine, other in ((0, 1), (1, 0)):
-            node = call.nodes[mine]
-            if node is not None and node.softmax is not None and call.tensors[other].requires_grad:
-                return "mix"
-    return "matmul" if sum(t.requires_grad for t in call.tensors) > 1 else "linear"
-
-
-_KEEPING_VALUE = {"to", "float", "double", "type_as", "contiguous", "clone", "bfloat16", "half"}
+    if sum(t.requires_grad for t in call.tensors) < 2:
+        return "linear"
+    found = map_in(call)
+    call.probabilities = in_pieces(call) if found is None else found
+    return "matmul" if call.probabilities is None else "mix"
 
 
 def inherit(call: Call, node: Node) -> None:
     """Pass on what an operation leaves true of its main operand."""
-    if not node.parents:
+    main = next(iter(node.flows or node.parents), None)
+    if main is None:
         return
-    main, kind = node.parents[0], call.kind
+    kind = call.kind
     if kind == "softmax":
         dim = call.argument(1, "dim", -1)
         node.softmax = node.axes[dim if isinstance(dim, int) else -1]
-    elif kind in ("structural", "identity", "scale", "selecting"):
+    elif kind in ("structural", "identity", "scale", "selecting") or call.name in ops.CLIPPING:
         node.softmax = main.softmax
         node.mixed = main.mixed
         node.learned = main.learned
@@ -127,16 +150,15 @@ def inherit(call: Call, node: Node) -> None:
         node.softmax = main.softmax
     node.mixed = node.mixed or kind in ("mix", "attention")
     node.projection = kind == "linear" and main.mixed
-    twins = kind == "add" and len(node.parents) == 2 and main.root is node.parents[1].root
-    if kind in ("scale", "identity") or call.name in _KEEPING_VALUE:
+    if kind in ("scale", "identity") or call.name in ops.COPYING:
         node.root = main.root
         node.linear = main.linear
         node.activated = main.activated
-    elif twins or kind in ("activation", "gated", "shift", "self-gate"):
+        node.shifted = main.shifted
+        node.proportional = main.proportional
+    elif kind in ("activation", "gated", "shift") or (kind == "add" and len({id(n.root) for n in node.flows}) == 1):
         node.root = main.root
         node.linear = False
         node.activated = True
-    if call.name in ops.STATISTICS:
-        node.statistic = True
-    elif kind in ("structural", "identity", "scale", "activation", "shift", "selecting"):
-        node.statistic = main.statistic
+        node.shifted = kind == "shift" and (main.activated or main.shifted)
+        node.proportional = kind == "gated" and (call.composed or main.proportional)

@@ -37,7 +37,7 @@ _ALIASES = {
     "true_divide": "div", "divide": "div", "multiply": "mul", "subtract": "sub", "negative": "neg", "absolute": "abs",
     "concat": "cat", "concatenate": "cat", "_softmax": "softmax", "special_softmax": "softmax",
     "linalg_vector_norm": "vector_norm", "linalg_norm": "norm", "special_expit": "sigmoid", "special_erf": "erf",
-    "square": "square", "inner": "inner", "adaptive_avg_pool1d": "avg_pool", "adaptive_avg_pool2d": "avg_pool",
+    "inner": "inner", "adaptive_avg_pool1d": "avg_pool", "adaptive_avg_pool2d": "avg_pool",
     "avg_pool1d": "avg_pool", "avg_pool2d": "avg_pool", "log_sigmoid": "logsigmoid", "_threshold": "threshold",
     "special_ndtr": "ndtr",
 }  # fmt: skip
@@ -57,6 +57,18 @@ def operation(func: Callable[..., Any]) -> Operation:
     inplace = name == "setitem" or (name.endswith("_") and not name.endswith("__"))
     name = name.rstrip("_") if inplace else name
     return Operation(_ALIASES.get(name, name), inplace)
+
+
+def usual_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Operands by position where they are given by name, and no factor of 1 in a sum."""
+    given = dict(kwargs)
+    if not args and isinstance(given.get("input"), Tensor):
+        args = (given.pop("input"),)
+    if len(args) == 1 and "other" in given:
+        args = (*args, given.pop("other"))
+    if given.get("alpha") == 1 and not isinstance(given["alpha"], bool):
+        del given["alpha"]
+    return args, given
 
 
 #: Reads that say nothing about values: never recorded.
@@ -83,6 +95,12 @@ STRUCTURAL = {
     "index_add", "scatter_add", "slice_scatter", "select_scatter", "view_as_real", "view_as_complex",
     "complex", "imag",
 }  # fmt: skip
+
+#: Copy a tensor, at most into another type.
+COPYING = {"to", "float", "double", "type_as", "contiguous", "clone", "bfloat16", "half", "alias", "type", "cpu", "cuda"}
+
+#: Leave a tensor as it is between bounds.
+CLIPPING = {"clamp", "clamp_min", "clamp_max", "clip", "threshold", "nan_to_num", "hardtanh", "maximum", "minimum"}
 
 #: Pick a stretch or one entry: as above, but what is not picked gets no relevance.
 SELECTING = {"getitem", "select", "index_select"}
@@ -114,15 +132,16 @@ ACTIVATIONS = {
     "reciprocal", "nan_to_num", "tanhshrink", "softshrink", "log2", "exp2", "rpow", "ndtr",
 }  # fmt: skip
 #: f(x) = x * gate(x): the activations of Transformer blocks.
-GATED = {"gelu", "silu", "relu", "relu6", "leaky_relu", "mish", "hardswish", "prelu", "pow"}
+GATED = {
+    "gelu", "silu", "relu", "relu6", "leaky_relu", "mish", "hardswish", "prelu", "pow", "elu", "celu", "selu", "rrelu",
+    "tanhshrink", "softshrink", "hardshrink", "float_power",
+}  # fmt: skip
 
 NORMS = {"layer_norm", "rms_norm"}
 SOFTMAX = {"softmax", "_safe_softmax"}
 ATTENTION = {"scaled_dot_product_attention"}
 IDENTITY = {"dropout", "alpha_dropout", "feature_dropout", "dropout1d", "dropout2d", "dropout3d", "identity",
             "feature_alpha_dropout"}  # fmt: skip
-#: Statistics of a tensor: what a normalisation divides by, once brought back beside the tensor itself.
-STATISTICS = {"mean", "sum", "var", "std", "norm", "vector_norm", "amax", "amin", "max", "var_mean", "std_mean"}
 #: Comparisons and the like: their result carries no gradient by nature.
 DISCRETE = {
     "eq", "ne", "lt", "le", "gt", "ge", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "isnan", "isinf",
@@ -139,12 +158,58 @@ def _glu(input: Tensor, dim: int = -1) -> Tensor:
 
 
 def _baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    product = torch.bmm(batch1, batch2)
-    return (product if alpha == 1 else product * alpha) + (input if beta == 1 else input * beta)
+    return _plus_product(input, torch.bmm(batch1, batch2), beta, alpha)
+
+
+def _plus_product(input: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
+    """``beta input + alpha product``; with a ``beta`` of 0, ``input`` is not read: it may be uninitialised memory."""
+    product = product if alpha == 1 else product * alpha
+    return product if beta == 0 else product + (input if beta == 1 else input * beta)
 
 
 def _addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
     return input + (tensor1 * tensor2 if value == 1 else tensor1 * tensor2 * value)
+
+
+def _addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    return input + (tensor1 / tensor2 if value == 1 else tensor1 / tensor2 * value)
+
+
+def _addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    return _plus_product(input, torch.matmul(mat1, mat2), beta, alpha)
+
+
+def _lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
+    return input + (end - input) * weight
+
+
+def _index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
+    added = torch.zeros_like(input, requires_grad=False).index_add(dim, index, source)
+    return input + (added if alpha == 1 else added * alpha)
+
+
+def _native_layer_norm(input: Tensor, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> Any:
+    dims = list(range(-len(normalized_shape), 0))
+    deviation = torch.rsqrt(torch.var(input, dims, correction=0, keepdim=True) + eps)
+    return F.layer_norm(input, normalized_shape, weight, bias, eps), torch.mean(input, dims, keepdim=True), deviation
+
+
+def _var_mean(input: Tensor, *args: Any, **kwargs: Any) -> Any:
+    return torch.var(input, *args, **kwargs), _mean_beside(input, args, kwargs)
+
+
+def _std_mean(input: Tensor, *args: Any, **kwargs: Any) -> Any:
+    return torch.std(input, *args, **kwargs), _mean_beside(input, args, kwargs)
+
+
+def _mean_beside(input: Tensor, args: Any, kwargs: dict[str, Any]) -> Tensor:
+    dim = args[0] if args and not isinstance(args[0], bool) else kwargs.get("dim")
+    keepdim = kwargs.get("keepdim", args[2] if len(args) > 2 else False)
+    return torch.mean(input) if dim is None else torch.mean(input, dim, keepdim=keepdim)
+
+
+def _vecdot(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
+    return torch.sum(input * other, dim)
 
 
 def _rsub(input: Tensor, other: Any) -> Tensor:
@@ -204,9 +269,15 @@ def _fft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = 
 COMPOSITE: dict[str, Callable[..., Any]] = {
     "glu": _glu, "baddbmm": _baddbmm, "addcmul": _addcmul, "rsub": _rsub, "rdiv": _rdiv, "rmatmul": _rmatmul,
     "square": _square, "group_norm": _group_norm, "cosine_similarity": _cosine_similarity,
+    "addcdiv": _addcdiv, "lerp": _lerp, "native_layer_norm": _native_layer_norm, "var_mean": _var_mean,
+    "std_mean": _std_mean, "linalg_vecdot": _vecdot, "vecdot": _vecdot,
     "fft_fftn": _fftn, "fft_fft2": lambda input, s=None, dim=(-2, -1), norm=None: _fftn(input, s, dim, norm),
     "fft_fft": _fft,
 }  # fmt: skip
+
+
+#: Composite where what is added to a product depends on the input (a residual connection), not where it is a bias.
+SUMMING: dict[str, Callable[..., Any]] = {"addmm": _addmm, "addmv": _addmm, "index_add": _index_add}
 
 
 @functools.cache
@@ -243,7 +314,9 @@ def laid_out(func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 #: Python functions to look into rather than to treat as one operation.
-OPENED = {"multi_head_attention_forward", "normalize", "softmin", "cross_entropy", "nll_loss", "mse_loss"}
+OPENED = {
+    "multi_head_attention_forward", "normalize", "softmin", "cross_entropy", "nll_loss", "mse_loss",
+}  # fmt: skip
 
 
 def is_stretch(index: Any) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,17 +20,22 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from . import operations as ops
-from .attention_record import AttentionRecord, in_pieces
+from .attention_record import AttentionRecord
 from .autograd_graph import AutogradGraph
 from .axes import Axes, Axis, Known, follow, fresh, guess
 from .coverage import EXACT, Coverage
 from .custom_autograd import hooks_on_saved_tensors, keep, opened, refuse_checkpoints
 from .fused_attention import attend
-from .learned_queries import asked, origins, remember
+from .learned_queries import asked, is_weight, origins, remember
 from .node import Node, Source, attach, distant, edge_of, node_of, past
 from .op_call import Call, Hold, Rule, as_it_is, map_tensors, tensors_in
 from .op_kinds import inherit, kind_of
 from .output_head import OutputHead
+from .recognition.elementwise import activation, is_activation
+from .recognition.rewriting import rewritten
+from .recognition.softmax import EXPONENTIAL, softmax
+from .recognition.sums import summands_of
+from .replay import Recipe
 from .residuals import ResidualList
 from .sparse_rows import SparseRows
 
@@ -95,6 +101,7 @@ class Trace(TorchFunctionMode):
         self._mixers: dict[int, int] = {}  # seq of the node that an attention wrote -> its index
         self._early: list[Tensor] | None = []  # tensors made before the first attention
         self._seq = 0
+        self._held: list[Tensor] = []  # what exponentials were taken of since the last residual addition
         self.sparse_rows = SparseRows()
         self._hidden = False  # whether something was made while gradients were switched off
         self._constants: dict[int, Tensor] = {}
@@ -144,6 +151,8 @@ class Trace(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if kwargs:
+            args, kwargs = ops.usual_arguments(args, kwargs)
         op = ops.operation(func)
         if op.name in ops.PASSIVE or (op.name in ops.IDENTITY and not kwargs.get("training", True)):
             return func(*args, **kwargs)
@@ -171,17 +180,36 @@ class Trace(TorchFunctionMode):
         return self._dispatch(call, op)
 
     def _dispatch(self, call: Call, op: ops.Operation) -> Any:
-        """Run a call, or the primitive operations that it is composed of."""
+        """Run a call, the primitive operations that it is composed of, or the same call in its usual form."""
         composite = self._composite(call, op)
         if composite is not None:
             with torch.enable_grad(), self:
                 result = composite(*call.args, **call.kwargs)
                 return call.args[0].copy_(result) if op.inplace else result
+        form = next(rewritten(call), None) if call.traced else None
+        if form is not None:
+            if op.inplace and call.apart():
+                target: Tensor = call.args[0]
+                with torch.enable_grad():
+                    previous = attach(target.clone(), node_of(target))
+                    with self:
+                        return target.copy_(call.func(previous, *call.args[1:], **call.kwargs))
+            self._withdraw(form.replaces)
+            with torch.enable_grad(), self:
+                return form.run().contiguous()
         if torch.is_grad_enabled():
             return self._perform(call)
         self._hidden = True
         with torch.enable_grad():  # the model has switched gradients off (a frozen backbone)
             return self._perform(call) if op.inplace else keep(self._perform(call))
+
+    def _withdraw(self, products: list[Node]) -> None:
+        """Take back the records of attentions that turn out to be parts of one."""
+        gone = {self._mixers.pop(node.seq) for node in products if node.seq in self._mixers}
+        if gone:
+            kept = [i for i in range(len(self.attentions)) if i not in gone]
+            self.attentions = [self.attentions[i] for i in kept]
+            self._mixers = {seq: kept.index(i) for seq, i in self._mixers.items()}
 
     def _known(self, tensor: Tensor) -> Node | None:
         node = getattr(tensor, "_whence", None)
@@ -231,15 +259,25 @@ class Trace(TorchFunctionMode):
             self.coverage.suspect(str(call.func), len(call.traced))
         record = AttentionRecord.of(call) if call.kind == "mix" else None
         if call.kind == "mix" and record is None:
-            if in_pieces(call):
-                self.pieces = True
-            else:
-                call.kind = "matmul" if len(call.traced) > 1 else "linear"
+            self.pieces = True
         return record
 
-    def _perform(self, call: Call) -> Any:
+    def _region(self, call: Call) -> Call | None:
+        """The softmax or the activation that a call completes, as one operation on the tensor that it is of."""
+        if not call.traced:
+            return None
+        found = softmax(call)
+        if found is None and is_activation(call):
+            with torch.no_grad():
+                value = call.func(*call.args, **call.kwargs)
+            found = activation(call, value)
+        return found
+
+    def _perform(self, written: Call) -> Any:
         """Run an operation by its rule, and note what happened."""
-        record = self._classify(call)
+        own = replace(written)  # as the model has it
+        call = self._region(written) or written
+        record = None if call.composed else self._classify(call)
         rule = self.rules.get(call.kind) if call.traced else None
         before = self._before_overwriting(call) if call.inplace else None
         target = next(iter(call.args), None)
@@ -256,7 +294,7 @@ class Trace(TorchFunctionMode):
             result = self._put(call, result)
         if before is not None:
             call.tensors = [before, *call.tensors[1:]]
-        outputs = self._note(call, rule, result)
+        outputs = self._note(call, own, rule, result)
         if outputs:
             self._record(call, rule, record, outputs[0])
         if self.head is not None:
@@ -344,20 +382,36 @@ class Trace(TorchFunctionMode):
         ]
         return follow(call.name, call.func, call.args, call.kwargs, known, [t.shape for t in outputs], self.batch)
 
-    def _note(self, call: Call, rule: Rule | None, result: Any) -> list[Tensor]:
-        """Attach a node to every tensor that an operation made; return those tensors."""
+    def _note(self, call: Call, own: Call, rule: Rule | None, result: Any) -> list[Tensor]:
+        """Attach a node to every tensor that an operation made; return those tensors.
+
+        Args:
+            call: the operation as it was run.
+            own: the operation as the model has it.
+            rule: by which it was run.
+            result: what it returned.
+        """
         outputs = [call.args[0]] if call.inplace else tensors_in(result)
         if not call.inplace:
             given = {id(t) for t in call.tensors}
             outputs = [t for t in outputs if id(t) not in given]
         if not outputs:
             return []
-        parents = tuple([n for n in call.nodes if n is not None])
+        parents = tuple([n for n in own.nodes if n is not None])
         live = tuple([node_of(t) for t in call.traced if id(t) not in call.blocked])
-        for tensor, dims in zip(outputs, self._follow(call, outputs), strict=True):
+        depends = {id(t) for t in own.traced}
+        known = {id(t): n for t, n in zip(own.tensors, own.nodes, strict=True) if n is not None and id(t) in depends}
+        flows = tuple({n.seq: n for n in known.values()}.values())
+        weighted = call.kind in ("linear", "convolution") and any(map(is_weight, call.tensors))
+        if own.name in EXPONENTIAL:
+            self._held += own.traced
+        for i, (tensor, dims) in enumerate(zip(outputs, self._follow(own, outputs), strict=True)):
             node = self._node(call.kind, parents, dims)
+            node.describe(own.name, flows, weighted)
+            node.recipe = Recipe.of(own, known, i)
             node.live = live if tensor.requires_grad else ()
             inherit(call, node)
+            node.summands = summands_of(call, list(flows)) if not call.composed else None
             if call.kind in ("linear", "attention") and call.name not in ops.WEIGHING:
                 node.made_of = origins([t for t in call.tensors if not t.requires_grad])
             node.kept = call.kept
@@ -372,6 +426,8 @@ class Trace(TorchFunctionMode):
             if self._early is not None:
                 self._early += outputs
             self.residuals.note(call, outputs[0], self._inside)
+            if node_of(outputs[0]).residual:
+                self._held.clear()
         return outputs
 
     def _written_into(self, view: Tensor) -> None:
@@ -401,7 +457,8 @@ class Trace(TorchFunctionMode):
         node = node_of(output)
         record.output = output if self.maps else distant(output)
         record.wrote, node.kept = self.hold(output.detach()), True
-        met = asked(node) & set(self._constants)  # a bias that the model keeps was made of others in an earlier run
+        map_node = node if record.probabilities is None else node_of(record.probabilities)
+        met = asked(map_node) & set(self._constants)  # a bias that the model keeps was made of others in an earlier run
         self.asking |= {p for p in met if record.shape[1] in self._constants[p].shape}
         self._mixers[node.seq] = len(self.attentions)
         for operand in node.parents:

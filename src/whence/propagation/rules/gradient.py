@@ -41,16 +41,15 @@ def detach_heads(call: Call) -> Any:
         args = [t.detach() if isinstance(t, Tensor) and i != 2 else t for i, t in enumerate(call.args)]
         kwargs = {k: t.detach() if isinstance(t, Tensor) and k != "value" else t for k, t in call.kwargs.items()}
         return call.func(*args, **kwargs)
-    softmax = {id(t) for t, n in zip(call.tensors, call.nodes, strict=True) if n is not None and n.softmax is not None}
-    return call.run(*(t.detach() if id(t) in softmax else t for t in call.traced))
+    probabilities = call.probabilities
+    return call.run(*(t.detach() if t is probabilities else t for t in call.traced))
 
 
 def expose_heads(call: Call) -> Any:
     """Apply :func:`detach_heads` to unfused attention: the probabilities are constants whose gradient can be read."""
-    softmax = {id(t) for t, n in zip(call.tensors, call.nodes, strict=True) if n is not None and n.softmax is not None}
-    operands = [t.detach().requires_grad_() if id(t) in softmax else t for t in call.traced]
+    operands = [t.detach().requires_grad_() if t is call.probabilities else t for t in call.traced]
     call.exposed = next((new for old, new in zip(call.traced, operands, strict=True) if new is not old), None)
-    call.blocked |= softmax
+    call.blocked.add(id(call.probabilities))
     return call.run(*operands)
 
 
@@ -118,15 +117,14 @@ def detach_mean_and_deviation(call: Call) -> Any:
 
 
 def _without_statistics(call: Call) -> list[Tensor]:
-    """Return the operands with the normalising one detached: the statistic, or else the denominator."""
-    last = call.tensors[-1]
-    marked = {id(t) for t in call.traced if node_of(t).statistic and t.shape != _widest(call.traced)}
-    marked = marked or {id(last)}
-    return [t.detach() if id(t) in marked else t for t in call.traced]
+    """Return the operands with the normalising one detached."""
+    return [t.detach() if t is call.statistic else t for t in call.traced]
 
 
-def _widest(tensors: list[Tensor]) -> torch.Size:
-    return torch.Size(torch.broadcast_shapes(*(t.shape for t in tensors)))
+def detach_mean(call: Call) -> Any:
+    """Apply ``x - sg(E[x])``, where a norm is computed by primitive operations (see the rule above)."""
+    wide = max(call.traced, key=Tensor.numel)
+    return call.run(*(t if t is wide else t.detach() for t in call.traced))
 
 
 class _Ratio(torch.autograd.Function):
@@ -165,16 +163,6 @@ def _ratio(call: Call, eps: float) -> Any:
     if len(call.traced) != 1 or call.traced[0].shape != getattr(call.args[0], "shape", None):
         return call.run()
     return _Ratio.apply(call, eps, call.traced[0])
-
-
-@conserves
-def detach_own_gate(call: Call) -> Any:
-    """Apply :func:`activation_ratio` to an unfused ``x g(x)`` (QuickGELU, GELU-tanh): ``x sg(g(x))``."""
-    if len(call.traced) == 1:  # x * x
-        return call.traced[0] * call.traced[0].detach()
-    a, b = call.traced
-    keep = a if node_of(a).linear else b
-    return call.run(*(t if t is keep else t.detach() for t in call.traced))
 
 
 @conserves

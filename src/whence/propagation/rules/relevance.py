@@ -136,7 +136,7 @@ class RelevanceRules:
             >>> rules.composite({"linear": rules.layer(gamma), "convolution": rules.layer(flat)})
         """
         sums = ("add", "shift-by-constant", "shift", "reduce", "unknown")
-        unchanged = ("norm", "center", "normalise", "gated", "self-gate", "activation", "scale", "softmax")
+        unchanged = ("norm", "center", "normalise", "gated", "activation", "scale", "softmax")
         book: dict[str, Rule] = {
             **dict.fromkeys(("linear", "convolution"), self.layer(epsilon)),
             **dict.fromkeys(sums, self(self.deep_taylor)),
@@ -148,14 +148,9 @@ class RelevanceRules:
     def identity(self, call: Call) -> Tensor:
         """Pass all relevance to the input: norms, activations, scaling by a constant.
 
-        Of several inputs, the one that is normalised or gated gets it; its statistic and its own gate get none.
+        Of several inputs, the one that is normalised or gated gets it; its statistic gets none.
         """
-        main = call.traced[0]
-        for tensor in call.traced:
-            node = node_of(tensor)
-            if not node.statistic and (call.kind != "self-gate" or node.linear):
-                main = tensor
-                break
+        main = max((t for t in call.traced if t is not call.statistic), key=Tensor.numel)
         out: Tensor = Bypass.apply(self.phase, main, call.run())
         call.kept = True
         return out
@@ -265,8 +260,8 @@ class RelevanceRules:
             return
         value = tensor.detach()
 
-        def hook(R: Tensor) -> Tensor | None:
-            if not self.phase.relevance or not node.other_uses:
+        def hook(R: Tensor | None) -> Tensor | None:
+            if R is None or not self.phase.relevance or not node.other_uses:  # none: all its readers are bypassed
                 return None
             passed = self.clone(value, R)
             if self.phase.ledger is not None:

@@ -1,0 +1,144 @@
+"""Products of two tensors that are summed over, in one notation: that of einsum.
+
+``matmul``, ``bmm``, ``F.linear``, ``inner``, ``tensordot`` and ``einsum`` are the same operation with other letters. With
+letters it can be told which dimension of an attention map is summed over (the keys), and which is not (the queries).
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..op_call import Call
+
+#: the letters of each operand, and of the result
+Terms = tuple[list[str], str]
+
+
+def terms(call: Call) -> Terms | None:
+    """Return the letters of a product's operands and of its result; ``None`` if it is not known as such a product."""
+    known = _TERMS.get(call.name)
+    if known is None:
+        return None
+    found = known(call)
+    sizes = [t.dim() for t in call.tensors]
+    return found if found is not None and [len(t) for t in found[0]] == sizes else None
+
+
+def summed(found: Terms, which: int) -> list[int]:
+    """Return the dimensions of an operand of two that are summed over together with the other one."""
+    mine, other = found[0][which], found[0][1 - which]
+    return [i for i, letter in enumerate(mine) if letter in other and letter not in found[1]]
+
+
+def free(found: Terms, which: int) -> list[int]:
+    """Return the dimensions of an operand of two that the other one does not have."""
+    mine, other = found[0][which], found[0][1 - which]
+    return [i for i, letter in enumerate(mine) if letter not in other and letter in found[1]]
+
+
+def equation(call: Call) -> Terms | None:
+    """Return the letters of an einsum, ``...`` replaced by letters, the result's added where it is not given."""
+    text = call.args[0] if call.args else call.kwargs.get("equation")
+    return explicit(text, [t.dim() for t in call.tensors])
+
+
+def explicit(text: Any, dims: Sequence[int]) -> Terms | None:
+    """Return the letters of an equation, for operands of so many dimensions."""
+    if not isinstance(text, str):
+        return None
+    left, arrow, right = text.replace(" ", "").partition("->")
+    every = left.split(",")
+    if len(every) != len(dims):
+        return None
+    unused = [letter for letter in string.ascii_letters if letter not in text]
+    hidden = [n - len(term.replace("...", "")) for term, n in zip(every, dims, strict=True)]
+    wide = "".join(unused[: max((n for term, n in zip(every, hidden, strict=True) if "..." in term), default=0)])
+    written = [term.replace("...", wide[len(wide) - n :]) for term, n in zip(every, hidden, strict=True)]
+    if not arrow:
+        letters = "".join(term.replace("...", "") for term in every)
+        right = ("..." if wide else "") + "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
+    return written, right.replace("...", wide)
+
+
+def pairwise(call: Call) -> Callable[[], Tensor] | None:
+    """Return an einsum of three or more operands as products of two, from the left.
+
+    A product of three tensors that depend on the input stays as it is, unless one of them is an attention map.
+    """
+    found = equation(call)
+    if found is None or len(found[0]) < 3 or any(len(set(t)) < len(t) for t in found[0]):
+        return None
+    if len(call.traced) > 2 and not any(node is not None and node.softmax is not None for node in call.nodes):
+        return None
+    every, out = found
+    tensors = call.tensors
+
+    def run() -> Tensor:
+        letters, made = every[0], tensors[0]
+        for i in range(1, len(every)):
+            needed = set(out).union(*every[i + 1 :])
+            kept = "".join(dict.fromkeys(c for c in letters + every[i] if c in needed))
+            kept = out if i == len(every) - 1 else kept
+            made = torch.einsum(f"{letters},{every[i]}->{kept}", made, tensors[i])
+            letters = kept
+        return made
+
+    return run
+
+
+def _matmul(call: Call) -> Terms | None:
+    a, b = (t.dim() for t in call.tensors[:2])
+    if len(call.tensors) != 2 or not a or not b:
+        return None
+    batch = string.ascii_uppercase[: max(a, b) - 2] if max(a, b) > 2 else ""
+    first = batch[len(batch) - max(a - 2, 0) :] + "m" * (a > 1) + "k"
+    second = batch[len(batch) - max(b - 2, 0) :] + "k" + "n" * (b > 1)
+    return [first, second], batch + "m" * (a > 1) + "n" * (b > 1)
+
+
+def _linear(call: Call) -> Terms | None:
+    if len(call.tensors) != 2 or call.tensors[1].dim() != 2:
+        return None
+    rows = string.ascii_uppercase[: call.tensors[0].dim() - 1]
+    return [rows + "k", "nk"], rows + "n"
+
+
+def _inner(call: Call) -> Terms | None:
+    a, b = (t.dim() for t in call.tensors[:2])
+    rows, columns = string.ascii_uppercase[: a - 1], string.ascii_lowercase[: b - 1]
+    return [rows + "z", columns + "z"], rows + columns
+
+
+def _tensordot(call: Call) -> Terms | None:
+    a, b = (t.dim() for t in call.tensors[:2])
+    dims = call.argument(2, "dims", 2)
+    if isinstance(dims, int):
+        over = (list(range(a - dims, a)), list(range(dims)))
+    elif isinstance(dims, Tensor):
+        return None
+    else:
+        over = ([d % a for d in _listed(dims[0])], [d % b for d in _listed(dims[1])])
+    first = list(string.ascii_uppercase[:a])
+    second = list(string.ascii_lowercase[:b])
+    for i, j in zip(*over, strict=True):
+        second[j] = first[i]
+    out = [c for i, c in enumerate(first) if i not in over[0]] + [c for j, c in enumerate(second) if j not in over[1]]
+    return ["".join(first), "".join(second)], "".join(out)
+
+
+def _listed(value: Any) -> list[int]:
+    return [value] if isinstance(value, int) else list(value)
+
+
+_TERMS: dict[str, Callable[[Call], Terms | None]] = {
+    **dict.fromkeys(("matmul", "mm", "bmm", "mv", "dot"), _matmul),
+    "linear": _linear,
+    "inner": _inner,
+    "tensordot": _tensordot,
+    "einsum": lambda call: equation(call) if len(call.tensors) == 2 else None,
+}

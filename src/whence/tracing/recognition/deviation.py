@@ -1,0 +1,90 @@
+"""Norms: a tensor times or over a deviation of itself.
+
+A deviation (standard deviation, root mean square, length) is known by what it is as a function of the tensor ``x``, not
+by the calls that compute it: it is computed from sums over ``x``, and grows with ``x`` in proportion, but for a constant
+that keeps it from 0. So does what it divides (``x``, ``x - mean``).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ..node import Node
+from ..op_call import Call
+from ..replay import Recipe, UnknownFunctionError, dominator, evaluate, region, same
+
+#: factors at which functions are compared: large enough that the constants added to variances do not matter
+LARGE = 2.0**12
+LARGER = 2.0**13
+#: relative difference up to which two values of a function count as the same
+TOLERANCE = 2e-2
+
+
+def deviation_in(call: Call) -> Tensor | None:
+    """Return the operand of a product or quotient that is a deviation of the other operand, if one is."""
+    candidates = ((1, 0),) if call.name == "div" else ((1, 0), (0, 1))
+    for own, other in candidates:
+        scale, tensor = call.nodes[own], call.nodes[other]
+        degree = 1 if call.name == "div" else -1
+        if scale is not None and tensor is not None and is_deviation(scale, tensor, degree):
+            return call.tensors[own]
+    return None
+
+
+def is_deviation(scale: Node, tensor: Node, degree: int) -> bool:
+    """Return whether one tensor is a deviation of another to some power, and the other is linear in their root."""
+    root = dominator((scale, tensor))
+    if root is None or root is scale or not is_reduced(scale, root):
+        return False
+    if root.device.type == "meta":
+        return any(node.name in ("rsqrt", "sqrt", "std", "norm") for node in region(scale, root))
+    x = sample(root)
+    try:
+        with torch.no_grad():
+            return _scales(scale, root, x, degree) and (tensor is root or _scales(tensor, root, x, 1))
+    except (UnknownFunctionError, RuntimeError):
+        return False
+
+
+def sample(node: Node) -> Tensor:
+    """Return a value at which to try functions of a tensor: of its shape and type, the same every time, nowhere 0."""
+    generator = torch.Generator().manual_seed(0)
+    value = torch.randn(node.shape, generator=generator, dtype=torch.float64)
+    return value.to(device=node.device, dtype=node.dtype)
+
+
+def _scales(node: Node, root: Node, x: Tensor, degree: int) -> bool:
+    """Return whether a tensor is homogeneous in its root, of a degree."""
+    large, larger = (evaluate(node, {root: x * c}).double() / c**degree for c in (LARGE, LARGER))
+    return bool(large.any()) and same(larger, large, TOLERANCE)
+
+
+def is_reduced(node: Node, root: Node) -> bool:
+    """Return whether a tensor is computed from sums over its root, by operations without weights of the model."""
+    inner = region(node, root)
+    reduced = any(n.numel < root.numel or n.kind == "reduce" for n in inner)  # a mean over one entry is one, too
+    return reduced and not any(n.weighted for n in inner)
+
+
+def is_centering(call: Call) -> bool:
+    """Return whether a sum or difference is a tensor less its own mean, or another value that moves along with it."""
+    first, second = call.nodes[:2]
+    if first is None or second is None or first.numel == second.numel:
+        return False
+    wide, narrow = (first, second) if first.numel > second.numel else (second, first)
+    root = dominator((wide, narrow))
+    if root is None or root is narrow or not is_reduced(narrow, root):
+        return False
+    if root.device.type == "meta":
+        return call.name == "sub"
+    x = sample(root)
+    recipe = Recipe.of(call, {id(t): n for t, n in zip(call.tensors, call.nodes, strict=True) if n is not None}, 0)
+    try:
+        with torch.no_grad():
+            here, there = (recipe.run(partial(evaluate, given={root: value})) for value in (x, x + 1))
+            return bool(here.any()) and same(there.double(), here.double(), TOLERANCE)
+    except (UnknownFunctionError, RuntimeError):
+        return False

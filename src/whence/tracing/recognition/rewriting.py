@@ -1,0 +1,172 @@
+"""Operations in their usual form: the same value by the operations that rules and records are for.
+
+Each pattern looks at one call, with the graph behind it, and returns the call in its usual form, to be run in its place.
+The trace compares the two values and keeps the model's own call where they differ.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .. import operations as ops
+from ..node import Node, node_of
+from ..op_call import Call
+from . import elementwise
+from .contraction import pairwise
+from .joined_attention import joined, products
+from .softmax import is_map_along
+from .sums import usual_sum
+
+Usual = Callable[[], Tensor]
+
+
+class Form(NamedTuple):
+    """A call in another form.
+
+    Attributes:
+        run: computes its value.
+        replaces: products of maps and values that are part of it, and no attentions of their own any more.
+    """
+
+    run: Usual
+    replaces: list[Node]
+
+#: relative difference up to which two forms of an operation count as equal
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
+
+
+def rewritten(call: Call) -> Iterator[Form]:
+    """Yield the forms in which a call may be run instead: those that have its value."""
+    for names, pattern in _PATTERNS:
+        usual = pattern(call) if call.name in names else None
+        if usual is not None and _has_value(call, usual):
+            yield Form(usual, products(call) if pattern is joined else [])
+
+
+def _has_value(call: Call, usual: Usual) -> bool:
+    with torch.no_grad():
+        args = (call.args[0].detach().clone(), *call.args[1:]) if call.inplace else call.args
+        expected = call.func(*args, **call.kwargs)
+        return equal(usual(), expected)
+
+
+def equal(a: Tensor, b: Tensor) -> bool:
+    """Return whether two forms of an operation have the same value."""
+    if a.shape != b.shape or a.dtype != b.dtype or a.is_meta:
+        return a.shape == b.shape and a.dtype == b.dtype
+    if not b.is_floating_point():
+        return torch.equal(a, b)
+    tolerance = TOLERANCE.get(b.dtype, 2e-2)
+    finite = b.isfinite()
+    size = float(torch.where(finite, b, 0).abs().max()) if b.numel() else 0.0
+    close = (a - b).abs() <= tolerance * size
+    return bool((close | (~finite & ((a == b) | (a.isnan() & b.isnan())))).all())
+
+
+def _summing(call: Call) -> Usual | None:
+    """A sum fused with a product or a scattering, where what it is added to depends on the input (a residual)."""
+    first = call.argument(0, "input")
+    if not isinstance(first, Tensor) or not first.requires_grad:
+        return None
+    if call.name == "index_add" and not call.argument(3, "source").requires_grad:
+        return None
+    return functools.partial(ops.SUMMING[call.name], *call.args, **call.kwargs)
+
+
+def _alpha(call: Call) -> Usual | None:
+    """``torch.add(a, b, alpha=2)`` as a sum with a multiple."""
+    alpha = call.kwargs.get("alpha", 1)
+    if alpha == 1 or len(call.args) != 2:
+        return None
+    add = torch.sub if call.name == "sub" else torch.add
+    return lambda: add(call.args[0], torch.mul(call.args[1], alpha))
+
+
+def _one_branch(call: Call) -> Usual | None:
+    """``torch.where`` with a condition that is true everywhere, or nowhere."""
+    if len(call.args) != 3 or call.args[0].is_meta or call.args[0].requires_grad:
+        return None
+    condition, yes, no = call.args
+    chosen = yes if bool(condition.all()) else no if not bool(condition.any()) else None
+    if not isinstance(chosen, Tensor) or chosen.shape != torch.broadcast_shapes(condition.shape, chosen.shape):
+        return None
+    return functools.partial(torch.clone, chosen)
+
+
+def _regrouped(call: Call) -> Usual | None:
+    """``(u * a) * g(a)`` as ``u * (a * g(a))``."""
+    groups = elementwise.regrouped(call) if len(call.traced) == 2 else None
+    if groups is None:
+        return None
+    products = [functools.partial(elementwise.product, tensors) for tensors, _ in groups]
+    return lambda: torch.mul(*(make() for make in products))
+
+
+def _quotient(call: Call) -> Usual | None:
+    """``x * (1 / y)`` as ``x / y``."""
+    if len(call.traced) != 2:
+        return None
+    for mine, other in ((0, 1), (1, 0)):
+        node = node_of(call.traced[mine])
+        inverse = node.name == "reciprocal" or (node.name == "pow" and _exponent(node) == -1)
+        below = node.flows[0].tensor if inverse and node.flows else None
+        if below is not None and node.root is not node_of(call.traced[other]).root:
+            return functools.partial(torch.div, call.traced[other], below)
+    return None
+
+
+def _exponent(node: Node) -> object:
+    """Return the exponent of a power."""
+    recipe = node.recipe
+    return None if recipe is None else recipe.args[1] if len(recipe.args) > 1 else recipe.kwargs.get("exponent")
+
+
+def _weighted_sum(call: Call) -> Usual | None:
+    """``(A.unsqueeze(-1) * v.unsqueeze(-3)).sum(-2)``, a product with an attention map, as an einsum."""
+    node = node_of(call.traced[0])
+    dims = call.argument(1, "dim")
+    factors = [parent.tensor for parent in node.flows] if node.kind == "gate" and node.name == "mul" else []
+    if len(factors) != 2 or dims is None or call.argument(2, "keepdim", False) or "dtype" in call.kwargs:
+        return None
+    size = call.traced[0].dim()
+    over = {d % size for d in ([dims] if isinstance(dims, int) else dims)}
+    a, b = factors
+    if a is None or b is None or a.dim() != size or b.dim() != size or len(over) != 1:
+        return None
+    (key,) = over
+    if not any(_is_wide_map(t, other, key) for t, other in ((a, b), (b, a))):
+        return None
+    letters = "abcdefghijklmnopqrstuvwxyz"[:size]
+    kept = [[i for i in range(size) if t.shape[i] > 1 or call.traced[0].shape[i] == 1] for t in (a, b)]
+    texts = ["".join(letters[i] for i in own) for own in kept]
+    shapes = [[t.shape[i] for i in own] for t, own in zip((a, b), kept, strict=True)]
+    out = "".join(letters[i] for i in range(size) if i not in over)
+    if set(out) - set("".join(texts)):
+        return None
+    return lambda: torch.einsum(f"{texts[0]},{texts[1]}->{out}", a.reshape(shapes[0]), b.reshape(shapes[1]))
+
+
+def _is_wide_map(tensor: Tensor, values: Tensor, key: int) -> bool:
+    """Return whether a tensor is an attention map that is broadcast over features, and values over queries."""
+    value = tensor.detach()
+    features = [d for d in range(value.dim()) if value.shape[d] == 1 and values.shape[d] > 1]
+    queries = [d for d in range(value.dim()) if value.shape[d] > 1 and values.shape[d] == 1]
+    return bool(features and queries) and not bool((value < 0).any()) and is_map_along(value, key)
+
+
+_PATTERNS: list[tuple[set[str], Callable[[Call], Usual | None]]] = [
+    ({"addmm", "addmv", "index_add"}, _summing),
+    ({"add", "sub"}, _alpha),
+    ({"add", "sub", "mul", "div", "sum"}, usual_sum),
+    ({"where"}, _one_branch),
+    ({"mul"}, _regrouped),
+    ({"mul"}, _quotient),
+    ({"sum"}, _weighted_sum),
+    ({"einsum"}, pairwise),
+    ({"cat", "stack"}, joined),
+]

@@ -1,0 +1,123 @@
+"""Recorded operations computed again from other values: what a region of the graph is as a function.
+
+A node's recipe holds the operation that made it, with nodes in the place of the tensors that depend on the input. So the
+function from one tensor of the graph to another can be evaluated at any value, and questions about it can be asked of
+its values: is it homogeneous, is it odd, does it equal another function?
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .node import Node
+from .op_call import Call, map_tensors, tensors_in
+
+#: how many operations a region may span
+REACH = 48
+
+
+class Recipe(NamedTuple):
+    """An operation to be repeated.
+
+    Attributes:
+        func: the torch function.
+        args, kwargs: its arguments, with nodes in the place of tensors that depend on the input.
+        output: which of the tensors that it returns.
+        inplace: whether it writes into its first argument.
+    """
+
+    func: Callable[..., Any]
+    args: Any
+    kwargs: Any
+    output: int
+    inplace: bool
+
+    @staticmethod
+    def of(call: Call, known: dict[int, Node], output: int) -> Recipe:
+        """Return the recipe of one output of a call, whose traced operands have these nodes (by ``id``)."""
+        args, kwargs = map_tensors((call.args, call.kwargs), lambda t: known.get(id(t), t))
+        return Recipe(call.func, args, kwargs, output, call.inplace)
+
+    def run(self, values: Callable[[Node], Tensor]) -> Tensor:
+        """Repeat the operation with other values."""
+        args, kwargs = _filled(self.args, values), _filled(self.kwargs, values)
+        if self.inplace:
+            args = (args[0].clone(), *args[1:])
+        found = self.func(*args, **kwargs)
+        return args[0] if self.inplace and not isinstance(found, Tensor) else tensors_in(found)[self.output]
+
+
+def _filled(value: Any, values: Callable[[Node], Tensor]) -> Any:
+    if isinstance(value, Node):
+        return values(value)
+    if isinstance(value, tuple | list):
+        out = [_filled(v, values) for v in value]
+        return type(value)(*out) if hasattr(value, "_fields") else type(value)(out)
+    if isinstance(value, dict):
+        return {k: _filled(v, values) for k, v in value.items()}
+    return value
+
+
+class UnknownFunctionError(Exception):
+    """A tensor is not a function of the given ones, as far as recipes tell."""
+
+
+def evaluate(node: Node, given: dict[Node, Tensor]) -> Tensor:
+    """Return the value of a tensor if some of those that it is made of had other values.
+
+    Args:
+        node: the tensor.
+        given: the values; every path from the input to the tensor must pass one of them.
+    """
+    known = dict(given)
+    lowest = min(other.seq for other in given)
+
+    def value(current: Node) -> Tensor:
+        if current not in known:
+            if current.recipe is None or current.seq < lowest:
+                raise UnknownFunctionError
+            known[current] = current.recipe.run(value)
+        return known[current]
+
+    return value(node)
+
+
+def dominator(nodes: Iterable[Node], reach: int = REACH) -> Node | None:
+    """Return the nearest tensor that every path from the input to some tensors passes; ``None`` if it is far away."""
+    queue = list({-node.seq: node for node in nodes}.items())
+    heapq.heapify(queue)
+    for _ in range(reach):
+        _, node = heapq.heappop(queue)
+        if not queue:
+            return node
+        if not node.flows:
+            return None
+        for parent in node.flows:
+            if (-parent.seq, parent) not in queue:
+                heapq.heappush(queue, (-parent.seq, parent))
+    return None
+
+
+def region(end: Node, root: Node) -> list[Node]:
+    """Return the nodes between a root and what is computed from it, without the root, in the order of the forward."""
+    found: dict[int, Node] = {}
+    stack = [end]
+    while stack:
+        node = stack.pop()
+        if node is not root and node.seq not in found and node.seq > root.seq:
+            found[node.seq] = node
+            stack += node.flows
+    return [found[seq] for seq in sorted(found)]
+
+
+def same(a: Tensor, b: Tensor, tolerance: float) -> bool:
+    """Return whether two tensors are equal up to a tolerance, relative to the largest value; never if not finite."""
+    if a.shape != b.shape or not bool(a.isfinite().all()):
+        return False
+    size = float(b.abs().max()) if b.numel() else 0.0
+    return bool(((a - b).abs() <= tolerance * size).all())

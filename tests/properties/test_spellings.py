@@ -1,0 +1,150 @@
+"""Equivalent spellings of one model are explained alike; and how the tool reports those that are not."""
+
+from __future__ import annotations
+
+import warnings
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import whence
+from tools.spellings import run as tool
+from tools.spellings.case import GRAMMARS, SLOTS, Case, case_of, drawn, named
+from tools.spellings.compare import CORE, Answer, Outcome, answer, check_function, compared, outcome
+from tools.spellings.model import inputs
+
+MAPS = ("generic-attention", "rollout", "attention")
+#: slots that cannot change attention maps; methods that read maps alone are left to `make fuzz-spellings` there
+OUTSIDE_MAPS = ("norm", "activation", "gate", "linear", "head", "position")
+LEAST = {
+    "norm": 25, "attention": 30, "residual": 18, "activation": 20, "gate": 5, "pool": 12, "patches": 8,
+    "reordering": 12, "head": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", named(), ids=lambda case: case.name)
+def test_a_spelling_has_the_scores_of_the_usual_one(case):
+    methods = [m for m in CORE if m not in MAPS or case.entries[0][0] not in OUTSIDE_MAPS]
+    outcomes = compared(case, methods)
+    assert {m: o for m, o in outcomes.items() if o.kind != "equal"} == {}
+
+
+def test_there_are_as_many_spellings_as_promised():
+    counts = tool.spelling_counts()
+    assert {slot: n for slot, n in LEAST.items() if counts[slot] < n} == {}
+    assert len({case.name for case in named()}) == len(named())
+
+
+def test_compositions_compute_the_usual_function_and_have_names():
+    for index in range(40):
+        case = drawn(5, index)
+        check_function(case)
+        assert case_of(case.name) == case
+        assert case.usual.usual == case.usual
+
+
+def test_steps_can_be_composed():
+    for (slot, kind), (tables, _) in GRAMMARS.items():
+        case = case_of(f"{slot}/{kind}/" + ".".join(list(table)[-1] for table in tables))
+        check_function(case)
+
+
+def explanation(scores, plain=(), patches=None):
+    coverage = SimpleNamespace(plain=plain)
+    grid = None if patches is None else (1, 2)
+    return SimpleNamespace(scores=torch.tensor([scores]), coverage=coverage, grid=grid, patches=patches)
+
+
+def fake(scores, plain=(), warning=None, error=None):
+    """An ``explain`` that returns these scores, warns, or raises."""
+
+    def explain(model, given, **options):
+        if warning is not None:
+            warnings.warn(warning, stacklevel=1)
+        if error is not None:
+            raise error
+        return explanation(scores, plain)
+
+    return explain
+
+
+def answered(*args, **options):
+    return answer(None, torch.zeros(1, 2), "attn-lrp", fake(*args, **options))
+
+
+@pytest.mark.parametrize(
+    ("other", "kind", "said"),
+    [
+        (answered([1.0, 2.0 + 1e-7]), "equal", ""),
+        (answered([1.0, 2.0], ["tanh"]), "equal", ""),
+        (answered([1.0, 3.0]), "SILENT", "scores 5e-01"),
+        (answered([1.0, float("nan")]), "SILENT", "scores nan"),
+        (answered([1.0, 2.0, 3.0]), "SILENT", "scores inf"),
+        (answered([1.0, 3.0], ["exp"]), "SILENT", "scores 5e-01"),
+        (answered([1.0, 3.0], ["exp", "tanh"]), "noted", "scores 5e-01: plain gradient: tanh"),
+        (answered([1.0, 3.0], warning=whence.WhenceWarning("read elsewhere")), "noted", "scores 5e-01: read elsewhere"),
+        (answered([1.0, 3.0], warning=UserWarning("of torch")), "SILENT", "scores 5e-01"),
+        (answered([], error=whence.WhenceError("no attention")), "refused", "WhenceError: no attention"),
+        (answered([], error=TypeError("an int\nand more")), "CRASH", "TypeError: an int"),
+    ],
+)
+def test_an_outcome_is_reported_as_what_it_is(other, kind, said):
+    assert outcome(answered([1.0, 2.0], ["exp"]), other) == Outcome(kind, said)
+    assert Outcome(kind).failed == (kind in ("SILENT", "CRASH"))
+
+
+def test_what_the_usual_spelling_refuses_is_not_compared():
+    refused = Answer(refused="InputError: ids")
+    assert outcome(refused, answered([1.0])) == Outcome("inapplicable", "InputError: ids")
+    assert outcome(refused, Answer(crashed="TypeError: x")).kind == "CRASH"
+    assert outcome(Answer(crashed="TypeError: x"), answered([1.0])).kind == "CRASH"
+
+
+def test_patches_that_are_missing_or_moved_are_reported():
+    s, p = torch.tensor([[1.0, 2.0]]), torch.tensor([[[1.0, 2.0]]])
+    usual = Answer({"scores": s, "patches": p})
+    assert outcome(usual, Answer({"scores": s})) == Outcome("refused", "no patches")
+    assert outcome(usual, Answer({"scores": s, "patches": p.flip(-1)})) == Outcome("SILENT", "patches 5e-01")
+
+
+def test_patches_are_read_from_images_only():
+    explain = lambda model, given, **options: explanation([1.0, 2.0], patches=torch.ones(1, 1, 2))  # noqa: E731
+    assert answer(None, torch.zeros(1, 3, 2, 4), "attn-lrp", explain).scores.keys() == {"scores", "patches"}
+    assert answer(None, torch.zeros(1, 2), "attn-lrp", explain).scores.keys() == {"scores"}
+
+
+def test_a_failing_composition_is_printed_once_in_its_smallest_form(monkeypatch, capsys):
+    """Whatever contains a clone fails here."""
+
+    def fails(case, methods):
+        bad = ("residual", "sum", "clone") in case.entries
+        return {m: Outcome("SILENT", "scores 1e+00") if bad else Outcome("equal") for m in methods}
+
+    monkeypatch.setattr(tool, "compared", fails)
+    report = tool.Report()
+    case = case_of("norm/rms/divide-pow+residual/sum/clone+pool/mean/sum+blocks/3+weights/2")
+    for _ in range(2):
+        report.add(case, fails(case, ["rollout"]), composed=True)
+    said = capsys.readouterr().out
+    assert said == (
+        "residual/sum/clone: SILENT rollout (scores 1e+00)"
+        "  [python -m tools.spellings --only residual/sum/clone --methods rollout]\n"
+    )
+    assert report.failed
+    assert report.total == {"SILENT": 2}
+
+
+def test_the_command_line_takes_names_slots_and_methods(capsys):
+    assert tool.main(["--only", "position/sum/commuted", "--methods", "rollout,gradient-x-input"]) == 0
+    assert "2 comparisons" in capsys.readouterr().out
+    assert tool.main(["--list"]) == 0
+    assert "norm/layer/divide-pow" in capsys.readouterr().out
+    assert len(tool.selected("patches")) == len(SLOTS["patches"]["grid"]) - 1
+    with pytest.raises(SystemExit, match="No method or group is named nonsense"):
+        tool.main(["--methods", "nonsense"])
+
+
+def test_inputs_are_those_of_the_case():
+    assert inputs(Case()).shape == (2, 9)
+    assert inputs(Case(reads="image")).shape == (2, 3, 6, 8)
