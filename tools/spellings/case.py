@@ -163,7 +163,8 @@ def drawn(seed: int, index: int) -> Case:
     entries: list[Entry] = []
     for slot, kinds in SLOTS.items():
         kind = rng.choice([next(iter(kinds)), *kinds])
-        if slot not in left_out and rng.random() > usual * 0.7:
+        rare = slot in ("embedding", "class-token", "rewrite")
+        if slot not in left_out and rng.random() > (0.8 if rare else usual * 0.7):
             times = 1 if slot in ("reordering", "rewrite", "pool", "head", *OF_IMAGES, *OF_IDS, "position") else blocks
             drawn_names = dict.fromkeys(spelling(rng, slot, kind) for _ in range(times))
             entries += [(slot, kind, name) for name in drawn_names]

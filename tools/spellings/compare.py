@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import signal
+import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +21,8 @@ from tools.spellings.model import Net, inputs
 #: of the largest score, logit and gradient; torch's own hardsigmoid has a constant of float32 in its backward pass
 EQUAL, SAME = 1e-6, {"logits": 1e-8, "gradients": 1e-7}
 TARGET = 1
+#: seconds; an explanation of these models takes a hundredth of one
+LONGEST = 20.0
 
 #: the methods of ``make test``
 CORE = (
@@ -83,10 +88,33 @@ class Outcome:
         return self.kind in ("SILENT", "CRASH")
 
 
+class SlowError(Exception):
+    """An explanation that takes longer than the limit."""
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise after some seconds, where signals can be had: in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise SlowError(f"no answer within {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def answer(model: nn.Module, given: Tensor, method: str, explain: Callable[..., Any] = whence.explain) -> Answer:
     """Explain a model; return scores and notes, or what was raised."""
     try:
-        with warnings.catch_warnings(record=True) as seen:
+        with time_limit(LONGEST), warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
             e = explain(model, given, method=method, target=TARGET, **options(method))
         scores = {"scores": e.scores}

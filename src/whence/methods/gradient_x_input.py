@@ -73,7 +73,7 @@ class InputLevel(Method):
             (dims[id(t)], per_token(r, node_of(t).axes, run.trace.batch, dims[id(t)]))
             for t, r in zip(places[1:], relevances[1:], strict=True)
         ]
-        tokens = node_of(main).axes[1] if self.at == "token" else None  # the text alone, of a text and an image
+        tokens = node_of(main).token_axes[1] if self.at == "token" else None  # the text alone, of a text and an image
         return Reading(scores, layers, run.heads(), grid=grid, others=others, tokens=tokens)
 
 

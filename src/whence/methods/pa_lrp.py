@@ -143,7 +143,7 @@ def _differs(constant: Tensor, dim: int) -> bool:
 
 
 def _token_dims(node: Node, tokens: Dim) -> list[int]:
-    return [d for d, dim in enumerate(node.axes) if dim == tokens]
+    return [d for d, dim in enumerate(node.token_axes) if dim == tokens]
 
 
 def _constant(call: Call) -> Tensor | None:

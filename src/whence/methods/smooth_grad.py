@@ -78,7 +78,7 @@ class SmoothGrad(GradientAverage):
 
     def _noise(self, run: Run, place: Tensor, clean: Tensor, k: int) -> Tensor:
         """Draw the noise of one copy, the same for every sample except for its strength; padding is skipped."""
-        axes, batch = node_of(place).axes, run.trace.batch
+        axes, batch = node_of(place).token_axes, run.trace.batch
         shape = [1 if batch in dim else n for n, dim in zip(clean.shape, axes, strict=True)]
         drawn = torch.from_numpy(np.random.default_rng([self.seed, k]).standard_normal(shape)).to(clean.device)
         tokens = run.tokens() if run.tokens() in axes else axes[1]

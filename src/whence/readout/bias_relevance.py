@@ -17,11 +17,11 @@ from torch import Tensor
 from ..errors import ModelError
 from ..propagation.ledger import constant_of
 from ..runs.run import Run
-from ..tracing.axes import Dim, size_of
+from ..tracing.axes import Dim, order_of, plain, size_of
 from ..tracing.coverage import EXACT
 from ..tracing.node import Node, node_of, walk
 from ..tracing.op_call import Call, Rule
-from ..tracing.reductions import arrange, per_sample, per_token, precise, unmerge
+from ..tracing.reductions import arrange, per_sample, per_token, precise, restored, unmerge
 from ..tracing.sparse_rows import alias
 
 KINDS = ("linear", "convolution", "norm", "shift-by-constant", "shift")  # of operations that may add a constant
@@ -66,13 +66,15 @@ class BiasRecorder:
         if not self._streams:  # a backward pass that inspects the model
             return
         gradient = precise(gradient)
-        features = not any(token_slices(dim, s.tokens) for dim in node.axes[-1:] for s in self._streams)
+        features = not any(token_slices(dim, s.tokens) for dim in node.token_axes[-1:] for s in self._streams)
         amount, axes = unmerge(_product(gradient, constant, features), node.axes, node.batch)
-        at = [(s, d) for s in self._streams for d, dim in enumerate(axes) if token_slices(dim, s.tokens)]
+        at = [(s, d) for s in self._streams for d, dim in enumerate(plain(axes)) if token_slices(dim, s.tokens)]
         wide = sum(size_of(dim) > 1 for dim in axes if node.batch not in dim)
         if len(at) == 1:
             ((stream, d),) = at
-            stream.add(arrange(amount, axes, node.batch, (d,)).sum(1), axes[d])
+            order = order_of(axes[d])
+            values = arrange(amount, axes, node.batch, (d,)).sum(1)
+            stream.add(restored(values, 1, None if order is None else order.index), plain(axes)[d])
         elif at and node.inside is not None:  # added to the scores of an attention: a mask or positions
             return
         elif at or wide > 1:
@@ -88,7 +90,7 @@ class BiasRecorder:
         """Return the stream that a pooled tensor was computed from."""
         for current in walk([node] if len(self._streams) > 1 else []):
             for stream in self._streams:
-                if any(token_slices(dim, stream.tokens) for dim in current.axes):
+                if any(token_slices(dim, stream.tokens) for dim in current.token_axes):
                     return stream
         return self._streams[0]
 
@@ -184,10 +186,10 @@ class _Stream:
 
     @staticmethod
     def of(run: Run, place: Tensor, tokens: Dim) -> _Stream:
-        axes = node_of(place).axes
+        axes = node_of(place).token_axes
         if not tokens and len(axes) > 2:  # one token, or a model without attention
             tokens = axes[1]
-        sums = (r.output for r in reversed(run.trace.residuals) if tokens and tokens in node_of(r.output).axes)
+        sums = (r.output for r in reversed(run.trace.residuals) if tokens and tokens in node_of(r.output).token_axes)
         return _Stream(place, tokens, next(sums, place), run.trace.batch.size)
 
     def add(self, values: Tensor, dim: Dim) -> None:

@@ -159,4 +159,4 @@ def _boundary(tensor: Tensor) -> Boundary:
 
 def _is_along(residual: Residual, tokens: Dim) -> bool:
     """Return whether a residual addition is along the tokens."""
-    return tokens in node_of(residual.output).axes and tokens in node_of(residual.branch).axes
+    return tokens in node_of(residual.output).token_axes and tokens in node_of(residual.branch).token_axes

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from ..errors import ModelError
 from ..runs.run import Run
-from ..tracing.axes import Dim, size_of
+from ..tracing.axes import Dim, order_of, plain, size_of
 from ..tracing.node import Node, edge_of, node_of, walk
-from ..tracing.reductions import arrange, per_sample, per_token, precise, unmerge
+from ..tracing.reductions import arrange, per_sample, per_token, precise, restored, unmerge
 
 State = dict[Dim, Tensor]  #: stream -> [batch, tokens here, tokens there]
 #: the state of the queries, that of the keys, the map [batch, queries, keys], the two streams -> the new state
@@ -152,11 +152,14 @@ def _token_origins(run: Run, tensor: Tensor, rows: Dim, earlier: StreamState) ->
         torch.autograd.grad(s.sum(), ends, retain_graph=True, materialize_grads=True)[0] for s in (sums, sums * numbers)
     )
     _, axes = unmerge(once, node_of(earlier.tensor).axes, batch)
-    at = next((i for i, dim in enumerate(axes) if dim == earlier.rows), None)
+    at = next((i for i, dim in enumerate(plain(axes)) if dim == earlier.rows), None)
     if at is not None and sums.shape[1] == size_of(rows):
         once, numbered = (
-            arrange(precise(unmerge(g, node_of(earlier.tensor).axes, batch)[0]), axes, batch, (at,))
-            for g in (once, numbered)
+            restored(found, 2, None if (order := order_of(axes[at])) is None else order.index)
+            for found in (
+                arrange(precise(unmerge(g, node_of(earlier.tensor).axes, batch)[0]), axes, batch, (at,))
+                for g in (once, numbered)
+            )
         )
         norm = (once * once).sum(1)
         places = ((once * numbered).sum(1) / norm.clamp(min=torch.finfo(norm.dtype).tiny)).round()

@@ -26,7 +26,7 @@ from ..tracing.attention_record import AttentionRecord
 from ..tracing.axes import Axis, Dim
 from ..tracing.node import Node, attach, edge_of, node_of
 from ..tracing.op_call import Call, Rule
-from ..tracing.reductions import arrange, precise
+from ..tracing.reductions import arrange, precise, restored
 from ..tracing.residuals import Residual
 from .residual_blocks import attention_residuals, token_vectors
 
@@ -176,11 +176,12 @@ class HeadRoutes:
         """
         record = self.record
         assert record.values is not None
-        axes = node_of(record.values).axes
+        axes = node_of(record.values).token_axes
         keys = record.axes[record.key]
         at = next((i for i, dim in enumerate(axes) if dim == keys), values.dim() - 2)
         own = [i for i, dim in enumerate(axes) if i != at and record.batch not in dim and dim not in record.axes]
         found = arrange(precise(values), axes, record.batch, (at, [values.dim() - 1, *own][-1]))
+        found = restored(found, 2, record.key_order)
         return found.repeat_interleave(record.shape[0] // found.shape[1], 1)
 
     def attention(self, rows: slice) -> Callable[[slice], Tensor]:

@@ -137,7 +137,7 @@ def _add_relevance_visitor(index: int, record: AttentionRecord, gradient: Tensor
     def visit_chunk(chunk: Piece, relevance: Tensor) -> None:
         own = shown.part(chunk).gradient(gradient[chunk])
         if chunk:  # the first two dimensions are samples and heads
-            visit(index, chunk, own, relevance)
+            visit(index, chunk, record.in_order(own, chunk[0]), record.in_order(relevance, chunk[0]))
         else:
             visit(index, chunk, record.arrange(own), record.arrange(relevance))
 
@@ -165,9 +165,10 @@ def _add_gradient_visitor(index: int, record: AttentionRecord, visit: Visit, kee
             record.probabilities = record.mix = None  # frees their memory during the backward pass
 
     def visit_chunk(chunk: Piece, A: Tensor, gradient: Tensor) -> None:
-        if not chunk:
-            A = record.arrange(A)
-            gradient = record.arrange(gradient)
+        if chunk:
+            A, gradient = record.in_order(A, chunk[0]), record.in_order(gradient, chunk[0])
+        else:
+            A, gradient = record.arrange(A), record.arrange(gradient)
         visit(index, chunk, A, gradient)
 
     if record.shown is not None:

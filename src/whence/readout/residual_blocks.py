@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from ..errors import ModelError
 from ..runs.run import Run
 from ..tracing.node import edge_of, node_of
-from ..tracing.reductions import arrange, precise, unmerge
+from ..tracing.reductions import arrange, precise, restored, token_dims, unmerge
 from ..tracing.residuals import Residual
 
 
@@ -79,10 +80,10 @@ def token_vectors(run: Run, like: Tensor, values: Tensor | None = None) -> Tenso
     """
     batch, tokens = run.trace.batch, run.tokens()
     tensor, axes = unmerge((like if values is None else values).detach(), node_of(like).axes, batch)
-    at = next(
-        (i for i, dim in enumerate(axes) if dim == tokens and tokens), tensor.dim() - 2
-    )  # the default: there is one token
-    return arrange(precise(tensor), axes, batch, (at,)).transpose(1, 2)
+    found = token_dims(axes, tokens)
+    at, index = (range(tensor.dim() - 2, tensor.dim() - 1), None) if found is None else found  # none: there is one token
+    vectors = arrange(precise(tensor), axes, batch, at).reshape(batch.size, -1, math.prod(tensor.shape[d] for d in at))
+    return restored(vectors, 2, index).transpose(1, 2)
 
 
 def from_token_vectors(run: Run, like: Tensor, values: Tensor) -> Tensor:

@@ -25,9 +25,9 @@ def mixing_branches(run: Run) -> list[Residual]:
     """
     stream = run.boundaries[0]
     tokens = run.tokens()
-    if tokens not in stream.node.axes:
+    if tokens not in stream.node.token_axes:
         return []
-    at, shape = stream.node.axes.index(tokens), stream.tensor.shape
+    at, shape = stream.node.token_axes.index(tokens), stream.tensor.shape
     same = [r for r in run.trace.residuals if r.trunk.shape == r.branch.shape == shape]
     found = [r for r in same if _may_mix(r, at) and _mixes(run, r, at)]
     run.forget()

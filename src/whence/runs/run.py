@@ -119,7 +119,7 @@ class Run:
                 done |= set(residual.attentions)
                 tensors.append(self.trunk(residual))
         entry = self.trace.entry
-        if tensors and node_of(tensors[0]).learned and entry is not None and self.keys() in node_of(entry).axes:
+        if tensors and node_of(tensors[0]).learned and entry is not None and self.keys() in node_of(entry).token_axes:
             tensors.insert(0, entry)  # the model's own tokens look at what it reads (Perceiver)
         if tensors:
             end = self._end()
@@ -132,7 +132,7 @@ class Run:
         if self.trace.entry is not None:
             return [self.trace.entry]
         tokens = self.keys()
-        trunks = [r.trunk for r in self.trace.residuals if tokens and tokens in node_of(r.trunk).axes]
+        trunks = [r.trunk for r in self.trace.residuals if tokens and tokens in node_of(r.trunk).token_axes]
         return [*trunks, *(source.tensor for source in self.trace.sources if source.name)][:1]
 
     def _aside(self) -> list[Boundary]:
@@ -183,7 +183,7 @@ class Run:
 
     def check_whole(self) -> None:
         """Refuse blocks in which windows are samples of a larger batch: where a token came from is not followed."""
-        axes = self.boundaries[0].node.axes if self.boundaries else ()
+        axes = self.boundaries[0].node.token_axes if self.boundaries else ()
         given = [atom for s in self.trace.sources for dim in node_of(s.tensor).axes for atom in dim]  # channels are
         batch, keys = self.trace.batch, self.keys()
         cut = [atom for dim in axes if batch in dim for atom in dim if atom is not batch and atom not in given]
@@ -347,7 +347,7 @@ class Run:
         if not self.windowed():
             return keys
         record = self.trace.attentions[0]
-        axes = self.boundaries[0].node.axes
+        axes = self.boundaries[0].node.token_axes
         features = record.reads.axes[-1] if record.reads is not None and record.reads.axes[-1] in axes else axes[-1]
         own = [dim for dim in axes if self.trace.batch not in dim]
         if len(own) == 3 and size_of(own[1] + own[2]) == size_of(keys) != size_of(own[0] + own[1]):
@@ -359,7 +359,7 @@ class Run:
         if len(self.boundaries) < 2:
             return False
         batch = self.trace.batch
-        return self.keys() not in [dim for dim in self.boundaries[0].node.axes if dim != (batch,)]
+        return self.keys() not in [dim for dim in self.boundaries[0].node.token_axes if dim != (batch,)]
 
     def keys(self) -> Dim:
         """The axis that the first attention reads; without attention, that of the embedded input."""

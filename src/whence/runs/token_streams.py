@@ -62,12 +62,12 @@ def entries(run: Run) -> list[tuple[Tensor, Dim]]:
             continue
         if not trunk.requires_grad:
             continue
-        if node.learned and record.axes[record.query] not in node.axes:  # what queries are told anew in each layer
+        if node.learned and record.axes[record.query] not in node.token_axes:  # what queries are told anew in each layer
             continue
         followed.add(node.seq)
         out.append((trunk, record.axes[record.query]))
     named = [source.tensor for source in run.trace.sources if source.name]
-    return out + [(b.tensor, b.node.axes[1]) for b in run.aside if any(b.tensor is t for t in named)]
+    return out + [(b.tensor, b.node.token_axes[1]) for b in run.aside if any(b.tensor is t for t in named)]
 
 
 def split(dim: Dim, length: int, run: Run) -> list[Stream]:

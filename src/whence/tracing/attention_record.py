@@ -10,20 +10,20 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import ModelError
-from .axes import Axes, Axis, Dim, fresh
+from .axes import Axes, Axis, Dim, fresh, order_of, plain
 from .fused_attention import FusedMap
 from .node import Node, node_of
 from .op_call import Call, map_tensors
 from .recognition.contraction import free, summed, terms
 from .recognition.softmax import is_map_along
-from .reductions import arrange, precise
+from .reductions import arrange, precise, restored
 
 Operands = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
@@ -45,6 +45,7 @@ class AttentionRecord:
         reads: what is known of the tensor that the values are projected from.
         ahead: whether queries look at what follows them; a tensor, so that nothing waits for it.
         shown: of a fused attention, how its map is made when it is wanted.
+        query_order, key_order: which tokens its rows and columns are, where it has them in another order.
     """
 
     probabilities: Tensor | None
@@ -59,6 +60,14 @@ class AttentionRecord:
     reads: Node | None = None
     ahead: Tensor | bool = True
     shown: FusedMap | None = None
+    query_order: Tensor | None = field(init=False, default=None)
+    key_order: Tensor | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        query, key = order_of(self.axes[self.query]), order_of(self.axes[self.key])
+        self.query_order = None if query is None else query.index
+        self.key_order = None if key is None else key.index
+        self.axes = plain(self.axes)
 
     @property
     def causal(self) -> bool:
@@ -144,6 +153,7 @@ class AttentionRecord:
             ``None`` where heads and queries of the output are not known.
         """
         queries = self.axes[self.query]
+        axes = plain(axes)
         if queries not in axes:
             return None
         own = [dim for i, dim in enumerate(self.axes) if i not in (self.query, self.key)]
@@ -151,7 +161,7 @@ class AttentionRecord:
         left = tuple(dim for i, dim in enumerate(axes) if i not in features)
         summed = precise(tensor).sum(features) if features else precise(tensor)
         found = arrange(summed, left, self.batch, (left.index(queries),))
-        return found if found.shape[1:] == self.shape[:2] else None
+        return restored(found, 2, self.query_order) if found.shape[1:] == self.shape[:2] else None
 
     def zeros(self, *sizes: int) -> Tensor:
         """``[batch, *sizes]``, in the precision of the map: of an attention that does not matter."""
@@ -169,7 +179,14 @@ class AttentionRecord:
 
     def arrange(self, tensor: Tensor) -> Tensor:
         """Bring a tensor shaped like the probabilities to ``[batch, heads, queries, keys]``, in float32 or better."""
-        return arrange(precise(tensor), self.axes, self.batch, (self.query, self.key))
+        return self.in_order(arrange(precise(tensor), self.axes, self.batch, (self.query, self.key)))
+
+    def in_order(self, tensor: Tensor, samples: slice | None = None) -> Tensor:
+        """Bring the rows and columns of ``[batch, heads, queries, keys]`` (or some samples of it) into token order."""
+        for dim, index in ((2, self.query_order), (3, self.key_order)):
+            own = index if index is None or samples is None or index.dim() == 1 else index[samples]
+            tensor = restored(tensor, dim, own)
+        return tensor
 
 
 def operands(call: Call) -> Operands:

@@ -30,15 +30,49 @@ class Part(NamedTuple):
     length: int
 
 
+class Order(NamedTuple):
+    """The order of the entries of an axis: entry ``i`` is entry ``index[i]`` of ``source``.
+
+    ``index`` is ``[entries]``, or ``[batch, entries]`` where each sample has its own.
+    """
+
+    source: tuple[Axis, ...]
+    index: Tensor
+
+
 class Axis:
-    """One atomic axis: an identity and a size; the ``parts`` of a concatenation, and those that it is ``joined`` in."""
+    """One atomic axis: an identity and a size.
 
-    __slots__ = ("joined", "parts", "size")
+    Attributes:
+        size: how many entries it has.
+        parts: those of a concatenation or a slice.
+        order: the order in which it holds the entries of another axis.
+        whole, stride: the axis that it was split from, and how far apart its entries are there.
+        joined: the axes that were made of it before, to be found again.
+    """
 
-    def __init__(self, size: int, parts: tuple[Part, ...] = ()) -> None:
+    __slots__ = ("joined", "order", "parts", "size", "stride", "whole")
+
+    def __init__(
+        self,
+        size: int,
+        parts: tuple[Part, ...] = (),
+        order: Order | None = None,
+        whole: Axis | None = None,
+        stride: int = 1,
+    ) -> None:
         self.size = size
         self.parts = parts
+        self.order = order
+        self.whole = whole
+        self.stride = stride
         self.joined: list[Axis] = []
+
+    def split(self, first: int) -> tuple[Axis, Axis]:
+        """Return the two axes of this one laid out as ``[first, rest]``."""
+        whole = self if self.whole is None else self.whole
+        rest = self.size // first
+        return Axis(first, whole=whole, stride=self.stride * rest), Axis(rest, whole=whole, stride=self.stride)
 
     def __repr__(self) -> str:
         return f"Axis({self.size})"
@@ -72,6 +106,47 @@ def fresh(size: int) -> Dim:
 def size_of(dim: Dim) -> int:
     """How long an axis is."""
     return math.prod(atom.size for atom in dim)
+
+
+def ordered(dim: Dim, index: Tensor) -> Dim | None:
+    """Return the axis that holds entries of another one in some order; ``None`` if they are no slice of it.
+
+    Args:
+        dim: the other axis.
+        index: which of its entries, ``[entries]`` or ``[batch, entries]``.
+    """
+    order = order_of(dim)
+    if order is not None:
+        samples = torch.broadcast_shapes(order.index.shape[:-1], index.shape[:-1])
+        index = order.index.expand(*samples, -1).gather(-1, index.expand(*samples, -1))
+        dim = order.source
+    count = index.shape[-1]
+    start = int(index.min())
+    rows = index.reshape(-1, count)
+    if bool((rows == rows[:1]).all()):
+        index = rows[0]
+    if not bool((index.sort(-1).values - start == torch.arange(count)).all()):
+        return None
+    if count < size_of(dim):
+        return ordered(cut(dim, start, count, size_of(dim)), index - start) if count > 1 else ()
+    if bool((index == torch.arange(count)).all()):
+        return dim
+    for old in dim[0].joined:
+        if old.order is not None and old.order.source == dim and torch.equal(old.order.index, index):
+            return (old,)
+    made = Axis(count, order=Order(dim, index))
+    dim[0].joined.append(made)
+    return (made,)
+
+
+def order_of(dim: Dim) -> Order | None:
+    """Return the order in which an axis holds the entries of another one; ``None`` if it is none of these."""
+    return dim[0].order if len(dim) == 1 else None
+
+
+def plain(axes: Axes) -> Axes:
+    """Return axes with those that only hold the entries of another one in some order replaced by that one."""
+    return tuple(dim if (order := order_of(dim)) is None else order.source for dim in axes)
 
 
 def guess(shape: Sequence[int], sources: Sequence[Known], batch: Axis) -> Axes:
@@ -118,8 +193,8 @@ def reshape(axes: Axes, shape: Sequence[int]) -> Axes | None:
                 need = n // got
                 if n % got or atom.size % need:
                     return None
-                dim.append(Axis(need))
-                atoms[at] = Axis(atom.size // need)
+                first, atoms[at] = atom.split(need)
+                dim.append(first)
                 got = n
         if n == 1 and at < len(atoms) and atoms[at].size == 1:
             dim.append(atoms[at])
@@ -127,13 +202,29 @@ def reshape(axes: Axes, shape: Sequence[int]) -> Axes | None:
         out.append(tuple(dim))
     if at < len(atoms) and out:  # a batch of one that found no dimension of its own
         out[0] = (*atoms[at:], *out[0])
-    return tuple(out)
+    return tuple(map(_put_together, out))
+
+
+def _put_together(dim: Dim) -> Dim:
+    """Return the axis that some axes were split from, in the order in which they hold its entries."""
+    whole = dim[0].whole if len(dim) > 1 else None
+    if whole is None or any(atom.whole is not whole for atom in dim) or size_of(dim) != whole.size:
+        return dim
+    index = torch.zeros(1, dtype=torch.long)
+    for atom in dim:
+        index = (index[:, None] + torch.arange(atom.size) * atom.stride).flatten()
+    return ordered((whole,), index) or dim
 
 
 def cut(dim: Dim, start: int, length: int, size: int) -> Dim:
     """Axes of a stretch of a dimension."""
     if length == size:
         return dim
+    order = order_of(dim)
+    if order is not None:
+        found = ordered(dim, torch.arange(start, start + length))
+        if found is not None:
+            return found
     at = 0
     for part in dim[0].parts if len(dim) == 1 else ():  # what was joined comes apart again
         if at == start and part.length == length and part.source is not None and size_of(part.source) == length:
@@ -321,12 +412,9 @@ def _cat(step: Step) -> Axes:
     rest = broadcast(out, known)
     if len(parts) == 1:  # beside something empty (a cache not yet filled)
         return rest
-    whole = _rejoined(parts)
+    whole = _rejoined(parts) or _reordered(parts)
     if whole is None:
-        made = Axis(out[dim], tuple(parts))
-        atom = next((p.source[0] for p in parts if p.source), made)
-        whole = (next((old for old in atom.joined if old.parts == made.parts), made),)  # the same tokens, joined again
-        atom.joined += whole
+        whole = _concatenated(parts)
     return (*rest[:dim], whole, *rest[dim + 1 :])
 
 
@@ -370,6 +458,39 @@ def _rejoined(parts: Sequence[Part]) -> Dim | None:
             return None
         at += part.length
     return source if source and at == size_of(source) else None
+
+
+def _reordered(parts: Sequence[Part]) -> Dim | None:
+    """The axis that slices were cut from, where they are put together in another order; or parts that are ordered."""
+    orders = [None if part.source is None else order_of(part.source) for part in parts]
+    if any(order is not None for order in orders):
+        plain_parts = [
+            part if order is None else Part(order.source, 0, part.length)
+            for part, order in zip(parts, orders, strict=True)
+        ]
+        starts = [sum(part.length for part in parts[:i]) for i in range(len(parts))]
+        each = [
+            start + (torch.arange(part.length) if order is None else order.index)
+            for part, order, start in zip(parts, orders, starts, strict=True)
+        ]
+        samples = torch.broadcast_shapes(*(index.shape[:-1] for index in each))
+        return ordered(_concatenated(plain_parts), torch.cat([i.expand(*samples, -1) for i in each], -1))
+    slices = [part.source[0].parts if part.source and len(part.source) == 1 else () for part in parts]
+    if any(len(own) != 1 for own in slices) or len({own[0].source for own in slices}) != 1:
+        return None
+    source = slices[0][0].source
+    index = torch.cat([torch.arange(own[0].start, own[0].start + own[0].length) for own in slices])
+    return None if source is None or len(index) != size_of(source) else ordered(source, index)
+
+
+def _concatenated(parts: Sequence[Part]) -> Dim:
+    """The axis of some parts side by side: the same one, if they were put together before."""
+    made = Axis(sum(part.length for part in parts), tuple(parts))
+    atom = next((p.source[0] for p in parts if p.source), made)
+    found = next((old for old in atom.joined if old.parts == made.parts), None)
+    if found is None:
+        atom.joined.append(made)
+    return (found or made,)
 
 
 #: where axes go in each operation; in others they stay where they are, and are broadcast

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
-from .axes import Axes, Axis, Dim
+from .axes import Axes, Axis, Dim, plain
 
 if TYPE_CHECKING:
     from .replay import Recipe
@@ -35,7 +35,6 @@ class Node:
         deviation: whether some norm divides by it.
         proportional: whether it is ``x g(x)`` of its root ``x``, as far as operations tell: the root itself, a GELU of it.
         shifted: whether a number was added to an activation on the way from its root.
-        summands: what it is the sum, copy or multiple of, with the factor of each; ``None`` if it is none of these.
         axes: its dimensions.
         batch: the batch axis of the trace it belongs to.
         linear: whether it is a constant multiple of its root.
@@ -63,7 +62,6 @@ class Node:
     shifted = False
     proportional = True
     deviation = False
-    summands: tuple[tuple[Node, float], ...] | None = None
     recipe: Recipe | None = None
     linear = True
     activated = False
@@ -117,6 +115,11 @@ class Node:
     def root(self, node: Node) -> None:
         self._root = node
 
+    @property
+    def token_axes(self) -> Axes:
+        """Its dimensions, whatever the order in which they hold their entries."""
+        return plain(self.axes)
+
     def describe(self, name: str, flows: tuple[Node, ...], weighted: bool) -> None:
         """Set what made the tensor."""
         self.name = name
@@ -133,6 +136,25 @@ class Node:
         while node.kind in ("structural", "selecting") and len(node.flows) == 1:
             node = node.flows[0]
         return node
+
+    def layout(self) -> Node:
+        """Return the tensor that it was before it was copied or laid out differently, with all its elements."""
+        node = self
+        while node.kind == "structural" and len(node.flows) == 1 and node.flows[0].numel == node.numel:
+            node = node.flows[0]
+        return node
+
+    def paths(self, ancestor: Node) -> list[Node]:
+        """Return this node and those on the way to it from an ancestor; none if it does not derive from it."""
+        between = sorted(
+            walk([self], lambda node: [parent for parent in node.flows if parent.seq > ancestor.seq]),
+            key=lambda node: node.seq,
+        )
+        found = {ancestor.seq}
+        for node in between:
+            if any(parent.seq in found for parent in node.flows):
+                found.add(node.seq)
+        return [node for node in between if node.seq in found] if self.seq in found else []
 
     def between(self, ancestor: Node) -> list[Node] | None:
         """Return this node and those between it and an ancestor; ``None`` if it is no ancestor."""

@@ -102,6 +102,12 @@ COPYING = {"to", "float", "double", "type_as", "contiguous", "clone", "bfloat16"
 #: Leave a tensor as it is between bounds.
 CLIPPING = {"clamp", "clamp_min", "clamp_max", "clip", "threshold", "nan_to_num", "hardtanh", "maximum", "minimum"}
 
+#: Lay out all entries of a tensor in another shape or order of dimensions.
+LAYOUT = {
+    "view", "reshape", "flatten", "unflatten", "view_as", "reshape_as", "squeeze", "unsqueeze", "transpose", "permute",
+    "movedim", "moveaxis", "swapaxes", "swapdims", "T", "t", "mT",
+}  # fmt: skip
+
 #: Pick a stretch or one entry: as above, but what is not picked gets no relevance.
 SELECTING = {"getitem", "select", "index_select"}
 EXTREMES = {"max", "amax", "amin", "min", "topk", "sort", "max_pool2d", "max_pool1d", "adaptive_max_pool2d", "maximum",

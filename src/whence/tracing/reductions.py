@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import SamplesMixedError
-from .axes import Axes, Axis, Dim, size_of
+from .axes import Axes, Axis, Dim, order_of, plain, size_of
 
 
 def precise(tensor: Tensor) -> Tensor:
@@ -71,12 +71,50 @@ def spread(values: Tensor, axes: Axes, batch: Axis) -> Tensor:
     return values.reshape(sizes).expand([atom.size for atom in dim]).reshape(shape)
 
 
+def restored(tensor: Tensor, dim: int, index: Tensor | None) -> Tensor:
+    """Put entries along a dimension, which are in some order, into the order of the axis that they are entries of.
+
+    Args:
+        tensor: ``[batch, ...]``.
+        dim: the dimension.
+        index: which entry each position holds, ``[entries]`` or ``[batch, entries]``; ``None``: they are in order.
+    """
+    if index is None:
+        return tensor
+    places = index.to(tensor.device).argsort(-1)
+    if places.dim() == 1:
+        return tensor.index_select(dim, places)
+    shape = [1] * tensor.dim()
+    shape[0], shape[dim] = places.shape
+    return tensor.gather(dim, places.reshape(shape).expand_as(tensor))
+
+
+def token_dims(axes: Axes, tokens: Dim) -> tuple[range, Tensor | None] | None:
+    """Return the dimensions that are some tokens, and in which order they hold them; ``None`` if there are none."""
+    own = plain(axes)
+    ends = [(i, j) for i in range(len(axes)) for j in range(i + 1, len(axes) + 1)]  # rows and columns of a picture
+    at = next((range(i, j) for i, j in ends if tokens and sum(own[i:j], ()) == tokens), None)
+    if at is None:
+        return None
+    order = order_of(axes[at[0]]) if len(at) == 1 else None
+    if len(at) > 1 and any(order_of(axes[i]) is not None for i in at):  # rows or columns moved by themselves
+        index = torch.zeros(1, dtype=torch.long)
+        for i in at:
+            inner = order_of(axes[i])
+            own_index = torch.arange(size_of(axes[i])) if inner is None else inner.index
+            if own_index.dim() > 1:
+                return None
+            index = (index[:, None] * size_of(axes[i]) + own_index).flatten()
+        return at, index
+    return at, None if order is None else order.index
+
+
 def per_token(tensor: Tensor, axes: Axes, batch: Axis, tokens: Dim) -> Tensor:
     """Sum a tensor over everything but the batch and the tokens: ``[batch, tokens]``."""
     if batch.size > 1:
         tensor, axes = unmerge(tensor, axes, batch)
-    ends = [(i, j) for i in range(len(axes)) for j in range(i + 1, len(axes) + 1)]  # rows and columns of a picture
-    at = next((range(i, j) for i, j in ends if tokens and sum(axes[i:j], ()) == tokens), None)
-    if at is None:  # one token, or a model without attention: the dimension behind the batch
-        at = range(1, 2 if tensor.dim() > 2 else 1)
-    return arrange(tensor, axes, batch, at).sum(1).reshape(batch.size, -1)
+    found = token_dims(axes, tokens)
+    if found is None:  # one token, or a model without attention: the dimension behind the batch
+        found = range(1, 2 if tensor.dim() > 2 else 1), None
+    at, index = found
+    return restored(arrange(tensor, axes, batch, at).sum(1).reshape(batch.size, -1), 1, index)

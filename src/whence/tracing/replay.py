@@ -115,6 +115,13 @@ def region(end: Node, root: Node) -> list[Node]:
     return [found[seq] for seq in sorted(found)]
 
 
+def sample(node: Node, seed: int = 0) -> Tensor:
+    """Return a value at which to try functions of a tensor: of its shape and type, the same every time, nowhere 0."""
+    generator = torch.Generator().manual_seed(seed)
+    value = torch.randn(node.shape, generator=generator, dtype=torch.float64)
+    return value.to(device=node.device, dtype=node.dtype)
+
+
 def same(a: Tensor, b: Tensor, tolerance: float) -> bool:
     """Return whether two tensors are equal up to a tolerance, relative to the largest value; never if not finite."""
     if a.shape != b.shape or not bool(a.isfinite().all()):

@@ -13,6 +13,7 @@ from .op_call import Call
 
 Inside = Callable[[list[Node]], list[int]]  # the attentions (by index) among some nodes
 LEAVING = ("structural", "identity", "scale")  # kinds that hand a sum on
+COMBINING = (*LEAVING, "add", "shift", "shift-by-constant")  # kinds of which no branch is made: multiples and sums
 
 
 @dataclass
@@ -71,19 +72,31 @@ class ResidualList(list[Residual]):
         a, b = call.nodes[:2]
         if a is None or b is None or a.root is b.root or call.tensors[0].shape != call.tensors[1].shape:
             return
-        trunk, branch = (0, b) if a.seq < b.seq else (1, a)
-        between = branch.between(a if trunk == 0 else b)
-        if between is not None:
+        found = self._trunk(call.tensors[0], a, b) or self._trunk(call.tensors[1], b, a)
+        if found is not None:
+            trunk, between = found
+            branch = call.tensors[1 if between[0] is b else 0]
             node_of(output).residual = True
             self._lighten(output.shape)
-            new = Residual(call.tensors[trunk], call.tensors[1 - trunk], output, inside(between))
+            if self and _is_same(self[-1], trunk, branch):  # in another layout, or before a multiple was undone
+                self.pop()
+            new = Residual(trunk, branch, output, inside(between))
             new.attended = self._attended(new, inside)
             self.append(new)
             self._sums.clear()
         elif (earlier := self._beside(a, b)) is not None:
-            self._join(earlier, call.tensors[1 if node_of(earlier.output) is a else 0], output, inside)
+            self._join(earlier, call.tensors[1 if node_of(earlier.output) is a.layout() else 0], output, inside)
         elif not self.light:
             self._sums[node_of(output).seq] = call.tensors[:2]
+
+    @staticmethod
+    def _trunk(tensor: Tensor, node: Node, branch: Node) -> tuple[Tensor, list[Node]] | None:
+        """The tensor that a summand is, up to its layout, if the other one is a function of it; and what is between."""
+        origin = node if branch.between(node) is not None else node.layout()
+        between = branch.between(origin)
+        if between is None or all(step.kind in COMBINING for step in branch.paths(origin)):
+            return None
+        return (tensor if origin is node or origin.tensor is None else origin.tensor), between
 
     def _join(self, earlier: Residual, added: Tensor, output: Tensor, inside: Inside) -> None:
         """One more branch of the same trunk; the branch of a block is the one with its attention."""
@@ -115,8 +128,8 @@ class ResidualList(list[Residual]):
     def _beside(self, a: Node, b: Node) -> Residual | None:
         """The residual addition to which ``a + b`` adds one more branch of the same trunk (a parallel block)."""
         for total, branch in ((a, b), (b, a)):
-            for residual in reversed(self) if total.residual else ():
-                if node_of(residual.output) is total:
+            for residual in reversed(self) if total.layout().residual else ():
+                if node_of(residual.output) is total.layout():
                     return residual if branch.between(node_of(residual.trunk)) is not None else None
         return None
 
@@ -130,3 +143,8 @@ class ResidualList(list[Residual]):
         last.normed = None
         if not last.attentions and not node_of(last.trunk).learned:
             last.trunk = distant(last.trunk)
+
+
+def _is_same(residual: Residual, trunk: Tensor, branch: Tensor) -> bool:
+    """Return whether a residual addition adds these tensors, up to their layout."""
+    return node_of(residual.trunk) is node_of(trunk) and node_of(residual.branch).layout() is node_of(branch).layout()

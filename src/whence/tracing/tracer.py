@@ -34,7 +34,7 @@ from .output_head import OutputHead
 from .recognition.elementwise import activation, is_activation
 from .recognition.rewriting import rewritten
 from .recognition.softmax import EXPONENTIAL, softmax
-from .recognition.sums import summands_of
+from .reordering import moved_axes
 from .replay import Recipe
 from .residuals import ResidualList
 from .sparse_rows import SparseRows
@@ -278,6 +278,7 @@ class Trace(TorchFunctionMode):
         own = replace(written)  # as the model has it
         call = self._region(written) or written
         record = None if call.composed else self._classify(call)
+        own.kind = call.kind
         rule = self.rules.get(call.kind) if call.traced else None
         before = self._before_overwriting(call) if call.inplace else None
         target = next(iter(call.args), None)
@@ -375,6 +376,9 @@ class Trace(TorchFunctionMode):
 
     def _follow(self, call: Call, outputs: list[Tensor]) -> list[Axes]:
         """Axes of the outputs; beside tensors that depend on the input, constants have no say."""
+        moved = moved_axes(call, outputs[0], self.batch) if len(outputs) == 1 else None
+        if moved is not None:
+            return [moved]
         had = {id(t) for t in call.traced}  # before the call: what was empty may depend on the input by now
         known: list[Known] = [
             (n.axes if n is not None and (id(t) in had or not had or edge_of(t) is not t) else ((),) * t.dim(), t.shape)
@@ -399,7 +403,7 @@ class Trace(TorchFunctionMode):
             return []
         parents = tuple([n for n in own.nodes if n is not None])
         live = tuple([node_of(t) for t in call.traced if id(t) not in call.blocked])
-        depends = {id(t) for t in own.traced}
+        depends = {id(t) for t in own.traced or own.tensors}
         known = {id(t): n for t, n in zip(own.tensors, own.nodes, strict=True) if n is not None and id(t) in depends}
         flows = tuple({n.seq: n for n in known.values()}.values())
         weighted = call.kind in ("linear", "convolution") and any(map(is_weight, call.tensors))
@@ -411,7 +415,6 @@ class Trace(TorchFunctionMode):
             node.recipe = Recipe.of(own, known, i)
             node.live = live if tensor.requires_grad else ()
             inherit(call, node)
-            node.summands = summands_of(call, list(flows)) if not call.composed else None
             if call.kind in ("linear", "attention") and call.name not in ops.WEIGHING:
                 node.made_of = origins([t for t in call.tensors if not t.requires_grad])
             node.kept = call.kept

@@ -6,6 +6,7 @@ letters it can be told which dimension of an attention map is summed over (the k
 
 from __future__ import annotations
 
+import functools
 import string
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,14 +20,19 @@ from ..op_call import Call
 Terms = tuple[list[str], str]
 
 
-def terms(call: Call) -> Terms | None:
-    """Return the letters of a product's operands and of its result; ``None`` if it is not known as such a product."""
+def terms(call: Call, tensors: Sequence[Tensor] | None = None) -> Terms | None:
+    """Return the letters of a product's operands and of its result; ``None`` if it is not known as such a product.
+
+    Args:
+        call: the product.
+        tensors: its two operands, where it has others (a bias).
+    """
     known = _TERMS.get(call.name)
-    if known is None:
+    operands = call.tensors if tensors is None else tensors
+    if known is None or len(operands) != 2:
         return None
-    found = known(call)
-    sizes = [t.dim() for t in call.tensors]
-    return found if found is not None and [len(t) for t in found[0]] == sizes else None
+    found = known(call, *operands)
+    return found if found is not None and [len(t) for t in found[0]] == [t.dim() for t in operands] else None
 
 
 def summed(found: Terms, which: int) -> list[int]:
@@ -91,31 +97,51 @@ def pairwise(call: Call) -> Callable[[], Tensor] | None:
     return run
 
 
-def _matmul(call: Call) -> Terms | None:
-    a, b = (t.dim() for t in call.tensors[:2])
-    if len(call.tensors) != 2 or not a or not b:
+def separate(call: Call) -> Callable[[], Tensor] | None:
+    """Return an einsum in which no product is summed as sums and products of elements: ``"bnd,bd->bnd"`` is ``mul``."""
+    found = equation(call)
+    if found is None or any(len(set(t)) < len(t) for t in found[0]):
+        return None
+    every, out = found
+    letters = "".join(every)
+    if set(out) - set(letters) or any(letters.count(c) > 1 and c not in out for c in letters):
+        return None
+    return lambda: functools.reduce(torch.mul, (_aligned(t, own, out) for t, own in zip(call.tensors, every, strict=True)))
+
+
+def _aligned(tensor: Tensor, letters: str, out: str) -> Tensor:
+    """Return a tensor with the dimensions of ``out``, in their order: summed over the others, of size 1 where missing."""
+    over = [i for i, c in enumerate(letters) if c not in out]
+    left = "".join(c for c in letters if c in out)
+    made = tensor.sum(over) if over else tensor
+    order = sorted(range(len(left)), key=lambda i: out.index(left[i]))
+    made = made if order == list(range(len(left))) else made.permute(order)
+    sizes = dict(zip(sorted(left, key=out.index), made.shape, strict=True))
+    return made if len(left) == len(out) else made.reshape([sizes.get(c, 1) for c in out])
+
+
+def _matmul(call: Call, first: Tensor, second: Tensor) -> Terms | None:
+    a, b = first.dim(), second.dim()
+    if not a or not b:
         return None
     batch = string.ascii_uppercase[: max(a, b) - 2] if max(a, b) > 2 else ""
-    first = batch[len(batch) - max(a - 2, 0) :] + "m" * (a > 1) + "k"
-    second = batch[len(batch) - max(b - 2, 0) :] + "k" + "n" * (b > 1)
-    return [first, second], batch + "m" * (a > 1) + "n" * (b > 1)
+    mine = batch[len(batch) - max(a - 2, 0) :] + "m" * (a > 1) + "k"
+    other = batch[len(batch) - max(b - 2, 0) :] + "k" + "n" * (b > 1)
+    return [mine, other], batch + "m" * (a > 1) + "n" * (b > 1)
 
 
-def _linear(call: Call) -> Terms | None:
-    if len(call.tensors) != 2 or call.tensors[1].dim() != 2:
-        return None
-    rows = string.ascii_uppercase[: call.tensors[0].dim() - 1]
-    return [rows + "k", "nk"], rows + "n"
+def _linear(call: Call, first: Tensor, second: Tensor) -> Terms | None:
+    rows = string.ascii_uppercase[: first.dim() - 1]
+    return ([rows + "k", "nk"], rows + "n") if second.dim() == 2 else None
 
 
-def _inner(call: Call) -> Terms | None:
-    a, b = (t.dim() for t in call.tensors[:2])
-    rows, columns = string.ascii_uppercase[: a - 1], string.ascii_lowercase[: b - 1]
+def _inner(call: Call, first: Tensor, second: Tensor) -> Terms | None:
+    rows, columns = string.ascii_uppercase[: first.dim() - 1], string.ascii_lowercase[: second.dim() - 1]
     return [rows + "z", columns + "z"], rows + columns
 
 
-def _tensordot(call: Call) -> Terms | None:
-    a, b = (t.dim() for t in call.tensors[:2])
+def _tensordot(call: Call, first: Tensor, second: Tensor) -> Terms | None:
+    a, b = first.dim(), second.dim()
     dims = call.argument(2, "dims", 2)
     if isinstance(dims, int):
         over = (list(range(a - dims, a)), list(range(dims)))
@@ -123,22 +149,22 @@ def _tensordot(call: Call) -> Terms | None:
         return None
     else:
         over = ([d % a for d in _listed(dims[0])], [d % b for d in _listed(dims[1])])
-    first = list(string.ascii_uppercase[:a])
-    second = list(string.ascii_lowercase[:b])
+    mine = list(string.ascii_uppercase[:a])
+    other = list(string.ascii_lowercase[:b])
     for i, j in zip(*over, strict=True):
-        second[j] = first[i]
-    out = [c for i, c in enumerate(first) if i not in over[0]] + [c for j, c in enumerate(second) if j not in over[1]]
-    return ["".join(first), "".join(second)], "".join(out)
+        other[j] = mine[i]
+    out = [c for i, c in enumerate(mine) if i not in over[0]] + [c for j, c in enumerate(other) if j not in over[1]]
+    return ["".join(mine), "".join(other)], "".join(out)
 
 
 def _listed(value: Any) -> list[int]:
     return [value] if isinstance(value, int) else list(value)
 
 
-_TERMS: dict[str, Callable[[Call], Terms | None]] = {
+_TERMS: dict[str, Callable[[Call, Tensor, Tensor], Terms | None]] = {
     **dict.fromkeys(("matmul", "mm", "bmm", "mv", "dot"), _matmul),
     "linear": _linear,
     "inner": _inner,
     "tensordot": _tensordot,
-    "einsum": lambda call: equation(call) if len(call.tensors) == 2 else None,
+    "einsum": lambda call, first, second: equation(call),
 }

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..node import Node
 from ..op_call import Call
-from ..replay import Recipe, UnknownFunctionError, dominator, evaluate, region, same
+from ..replay import Recipe, UnknownFunctionError, dominator, evaluate, region, sample, same
 
 #: factors at which functions are compared: large enough that the constants added to variances do not matter
 LARGE = 2.0**12
@@ -47,13 +47,6 @@ def is_deviation(scale: Node, tensor: Node, degree: int) -> bool:
             return _scales(scale, root, x, degree) and (tensor is root or _scales(tensor, root, x, 1))
     except (UnknownFunctionError, RuntimeError):
         return False
-
-
-def sample(node: Node) -> Tensor:
-    """Return a value at which to try functions of a tensor: of its shape and type, the same every time, nowhere 0."""
-    generator = torch.Generator().manual_seed(0)
-    value = torch.randn(node.shape, generator=generator, dtype=torch.float64)
-    return value.to(device=node.device, dtype=node.dtype)
 
 
 def _scales(node: Node, root: Node, x: Tensor, degree: int) -> bool:

@@ -17,10 +17,11 @@ from .. import operations as ops
 from ..node import Node, node_of
 from ..op_call import Call
 from . import elementwise
-from .contraction import pairwise
+from .constant_maps import usual_map
+from .contraction import pairwise, separate
 from .joined_attention import joined, products
 from .softmax import is_map_along
-from .sums import usual_sum
+from .sums import COMPLETING, usual_sum
 
 Usual = Callable[[], Tensor]
 
@@ -162,11 +163,13 @@ def _is_wide_map(tensor: Tensor, values: Tensor, key: int) -> bool:
 _PATTERNS: list[tuple[set[str], Callable[[Call], Usual | None]]] = [
     ({"addmm", "addmv", "index_add"}, _summing),
     ({"add", "sub"}, _alpha),
-    ({"add", "sub", "mul", "div", "sum"}, usual_sum),
+    (COMPLETING, usual_sum),
     ({"where"}, _one_branch),
     ({"mul"}, _regrouped),
     ({"mul"}, _quotient),
     ({"sum"}, _weighted_sum),
+    ({"einsum"}, separate),
     ({"einsum"}, pairwise),
+    ({*ops.PRODUCTS, "linear", *ops.CONVOLUTIONS}, usual_map),
     ({"cat", "stack"}, joined),
 ]

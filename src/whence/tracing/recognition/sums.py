@@ -1,103 +1,170 @@
-"""Sums in their usual form: ``x - (-f)``, ``x.clone() + f`` and ``(2 * x + 2 * f) / 2`` are ``x + f``.
+"""Sums in their usual form: ``x - (-f)``, ``x.clone() + f``, ``(2 * x + 2 * f) / 2`` and ``stack([x, f]).sum(0)`` are ``x + f``.
 
-A sum is followed through copies, signs and numbers that its summands are multiplied by, down to tensors that are no such
-thing. Where two of these are left, each counting once, the operation is their sum.
+Copies, multiples, selections and sums are followed back to the tensors that they are made of. Where these are two, and the
+operation as a function of them is their sum, it is run as that.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
 
 from .. import operations as ops
+from ..learned_queries import is_weight
 from ..node import Node, node_of
 from ..op_call import Call
-from .elementwise import constant_factor
+from ..replay import Recipe, UnknownFunctionError, evaluate, sample, same
 
-#: how deep sums inside sums are followed
-DEPTH = 8
+#: operations that may complete a sum
+COMPLETING = {
+    "add", "sub", "neg", "mul", "div", "sum", "mean", "einsum", "matmul", "linear", "cat", "stack", "scatter_add", "index_add",
+    "getitem", "select", "cumsum", "copy", "setitem", *ops.LAYOUT,
+}  # fmt: skip
+#: kinds of operations that copy, move, select, multiply and add
+COMBINING = {"structural", "selecting", "scale", "add", "reduce", "identity", "linear", "shift", "shift-by-constant"}
+#: how many operations are followed
+REACH = 64
+#: relative difference of a function from a sum
+TOLERANCE = 1e-4
 
 
 def usual_sum(call: Call) -> Callable[[], Tensor] | None:
     """Return a sum in its usual form; ``None`` if it has that form, or is no sum of two tensors."""
-    if call.name == "sum":
-        return _stacked(call)
+    if not call.traced or call.inplace:
+        return None
+    nodes = [node_of(t) for t in call.traced]
+    if call.name in ops.LAYOUT and not (nodes[0].residual and nodes[0].kind == "add"):
+        return None
+    found = _summands(nodes, through=len(nodes) == 1 and call.name in ("mul", "div", "neg", *ops.LAYOUT))
+    if found is None:
+        return _bias_moved(call)
+    parts, joins = found
     if call.name in ("add", "sub"):
-        if len(call.traced) != 2 or call.tensors[0].shape != call.tensors[1].shape or len(call.tensors) != 2:
-            return None
-        sign = (-1.0 if call.name == "sub" else 1.0) * float(call.kwargs.get("alpha", 1))
-        parts = [*_summands(call.nodes[0], 1.0), *_summands(call.nodes[1], sign)]
-        if sign == 1 and [node for node, _ in parts] == call.nodes[:2] and all(c == 1 for _, c in parts):
-            return None
-    else:
-        factor = constant_factor(call)
-        node = None if factor is None else node_of(call.traced[0])
-        if factor in (None, 1.0, -1.0) or node is None or node.kind != "add":
-            return None
-        parts = [found for part, own in node.summands or () for found in _summands(part, factor * own)]
-    if any(factor == 0 for _, factor in parts):
+        if call.name == "add" and "alpha" not in call.kwargs and parts == nodes:
+            return _bias_moved(call)
+    elif not joins and len(nodes) < 2:
         return None
-    total: dict[Node, float] = {}
-    for node, factor in parts:
-        total[node] = total.get(node, 0.0) + factor
-    left = [(node.tensor, factor) for node, factor in total.items() if factor]
-    tensors = [t for t, factor in left if t is not None and factor == 1.0]
-    if len(tensors) != len(left) or not 1 <= len(left) <= 2 or any(t.shape != tensors[0].shape for t in tensors):
+    tensors = [part.tensor for part in parts]
+    given = [t for t in tensors if t is not None]
+    if len(given) != len(parts) or any(t.numel() != given[0].numel() or t.dtype != given[0].dtype for t in given):
         return None
-    if len(tensors) == 1:
-        return functools.partial(torch.clone, tensors[0])
-    return functools.partial(torch.add, *tensors)
+    shape = _shape_of_sum(call, parts)
+    if shape is None or (len(nodes) == 1 and not _undoes(call, nodes[0], parts, shape)):
+        return None
+    return functools.partial(_total, given, shape)
 
 
-def _summands(node: Node | None, factor: float, depth: int = DEPTH) -> list[tuple[Node, float]]:
-    """Return the summands of a tensor, each with the number that it is multiplied by; a residual sum stays whole."""
-    if node is None:
-        return []
-    inner = node.summands if depth and not node.residual else None
-    if inner is None:
-        return [(node, factor)]
-    return [found for part, own in inner for found in _summands(part, factor * own, depth - 1)]
+def _total(tensors: list[Tensor], shape: torch.Size) -> Tensor:
+    """Return the sum of one or two tensors, in some shape."""
+    laid = [t if t.shape == shape else t.reshape(shape) for t in tensors]
+    return torch.clone(laid[0]) if len(laid) == 1 else torch.add(*laid)
 
 
-def summands_of(call: Call, nodes: list[Node]) -> tuple[tuple[Node, float], ...] | None:
-    """Return what a call sums, with the factor of each; ``None`` if it is no sum, copy or multiple.
+def _undoes(call: Call, node: Node, parts: list[Node], shape: torch.Size) -> bool:
+    """Return whether an operation on a residual sum brings it to the form of its summands, not away from it."""
+    if not node.residual:
+        return True
+    if call.name in ops.LAYOUT:
+        return shape == parts[0].shape != node.shape
+    return _shape_of_sum(call, [node]) is None
+
+
+def _summands(nodes: list[Node], through: bool) -> tuple[list[Node], bool] | None:
+    """Return the one or two tensors that others are combined of, and whether they are joined on the way.
 
     Args:
-        call: the call.
-        nodes: of its traced operands.
+        nodes: the tensors.
+        through: whether the first of them is taken apart even if it is a residual sum.
     """
-    if call.inplace or not nodes:
+    parts: dict[int, Node] = {}
+    joins = False
+    seen: set[int] = set()
+    stack = list(nodes)
+    while stack:
+        node = stack.pop()
+        if node.seq in seen:
+            continue
+        seen.add(node.seq)
+        if _combines(node) and (not node.residual or (through and node is nodes[0])):
+            joins = joins or len(node.flows) > 1
+            stack += node.flows
+        else:
+            parts[node.seq] = node
+        if len(parts) > 2 or len(seen) > REACH:
+            return None
+    return [parts[seq] for seq in sorted(parts)], joins
+
+
+def _combines(node: Node) -> bool:
+    """Return whether a tensor is a copy, selection, multiple or sum of others, without weights of the model."""
+    if node.kind not in COMBINING or not node.flows or node.recipe is None or node.weighted or node.learned:
+        return False
+    if node.kind.startswith("shift"):
+        return all(isinstance(a, Node) or _is_zero(a) for a in node.recipe.args)
+    return node.kind != "scale" or not any(map(is_weight, _constants(node.recipe)))
+
+
+def _is_zero(value: object) -> bool:
+    if isinstance(value, Tensor):
+        return not value.is_meta and not is_weight(value) and not bool(value.any())
+    return isinstance(value, int | float) and value == 0
+
+
+def _constants(recipe: Recipe) -> list[Tensor]:
+    return [a for a in recipe.args if isinstance(a, Tensor)]
+
+
+def _shape_of_sum(call: Call, parts: list[Node]) -> torch.Size | None:
+    """Return the shape of a call that, as a function of some tensors, is their sum; ``None`` if it is not."""
+    if parts[0].device.type == "meta":
         return None
-    if call.name in ops.COPYING or (call.kind == "shift" and _adds_zero(call)):
-        return ((nodes[0], 1.0),)
-    if call.kind == "add" and len(nodes) == 2 and call.name in ("add", "sub"):
-        return (nodes[0], 1.0), (nodes[1], (-1.0 if call.name == "sub" else 1.0) * float(call.kwargs.get("alpha", 1)))
-    if call.kind == "scale":
-        factor = constant_factor(call)
-        return None if factor is None else ((nodes[0], factor),)
+    known = {id(t): node_of(t) for t in call.traced}
+    values = {part: sample(part, i) for i, part in enumerate(parts)}
+    try:
+        with torch.no_grad():
+            found = Recipe.of(call, known, 0).run(functools.partial(evaluate, given=values))
+    except (UnknownFunctionError, RuntimeError):
+        return None
+    if not isinstance(found, Tensor) or found.numel() != parts[0].numel:
+        return None
+    total = functools.reduce(torch.add, (value.reshape(found.shape) for value in values.values()))
+    return found.shape if same(found.double(), total.double(), TOLERANCE) else None
+
+
+def _bias_moved(call: Call) -> Callable[[], Tensor] | None:
+    """Return ``(x + f) + b`` and ``(x + b) + f`` as ``x + (f + b)``: a bias that is added late is one of the branch."""
+    if call.name != "add" or "alpha" in call.kwargs or len(call.args) != 2:
+        return None
+    if len(call.traced) == 1:
+        bias = next((t for t in call.tensors if not t.requires_grad), None)
+        node = node_of(call.traced[0])
+        read = node.linear_uses + node.other_uses > 0  # before the bias was added
+        if bias is None or read or not node.residual or not _is_bias(bias, node) or len(node.flows) != 2:
+            return None
+        x, f = _earlier_first(node.flows)
+        return None if x is None or f is None else lambda: torch.add(x, torch.add(f, bias))
+    for mine, other in ((0, 1), (1, 0)):
+        node, branch = call.nodes[mine], call.nodes[other]
+        if node is None or branch is None or node.kind != "shift-by-constant" or node.name != "add":
+            continue
+        bias = next(iter(_constants(node.recipe)), None) if node.recipe is not None else None
+        x, f = node.flows[0].tensor, call.tensors[other]
+        if bias is None or x is None or not _is_bias(bias, node) or branch.between(node) is not None:
+            continue
+        if branch.between(node.flows[0].layout()) is not None:
+            return functools.partial(lambda x, f, bias: torch.add(x, torch.add(f, bias)), x, f, bias)
     return None
 
 
-def _adds_zero(call: Call) -> bool:
-    return any(isinstance(a, int | float) and a == 0 for a in call.args[:2])
+def _earlier_first(nodes: Iterable[Node]) -> tuple[Tensor | None, Tensor | None]:
+    """Return the two tensors of a residual sum, the stream first."""
+    first, second = sorted(nodes, key=lambda node: node.seq)
+    return first.tensor, second.tensor
 
 
-def _stacked(call: Call) -> Callable[[], Tensor] | None:
-    """Return the sum of tensors that were stacked for it, one after the other."""
-    node = node_of(call.traced[0])
-    dim = call.argument(1, "dim")
-    dim = dim[0] if isinstance(dim, tuple | list) and len(dim) == 1 else dim
-    if node.name != "stack" or node.recipe is None or not isinstance(dim, int) or call.argument(2, "keepdim", False):
-        return None
-    given = node.recipe.args[0] if node.recipe.args else node.recipe.kwargs.get("tensors")
-    along = node.recipe.args[1] if len(node.recipe.args) > 1 else node.recipe.kwargs.get("dim", 0)
-    size = call.traced[0].dim()
-    if dim % size != along % size or not isinstance(given, tuple | list):
-        return None
-    parts = [part.tensor if isinstance(part, Node) else part for part in given]
-    if any(part is None for part in parts) or "dtype" in call.kwargs:
-        return None
-    return functools.partial(functools.reduce, torch.add, parts)
+def _is_bias(constant: Tensor, node: Node) -> bool:
+    """Return whether a constant is a weight of the model with one value for each feature."""
+    return is_weight(constant) and constant.dim() == 1 and constant.shape == node.shape[-1:]

@@ -1,0 +1,123 @@
+"""Linear maps with a constant that is no projection: a mean, a selection, a scaling, a centring.
+
+What such a map does is told by the values of the constant: a product with ``[1/n, ..., 1/n]`` is a mean, one with a
+diagonal matrix a scaling, one with a row of the identity a selection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from .. import operations as ops
+from ..learned_queries import is_weight
+from ..op_call import Call
+from .contraction import Terms, summed, terms
+
+#: how many entries a constant may have to be looked at
+LARGEST = 2**16
+
+Along = Callable[[Tensor, int], Tensor]  # what is done to a tensor along a dimension, which stays
+
+
+def usual_map(call: Call) -> Callable[[], Tensor] | None:
+    """Return a linear map with a constant as a mean, selection, scaling or centring; ``None`` if it is none of these."""
+    if len(call.traced) != 1:
+        return None
+    if call.name in ops.CONVOLUTIONS:
+        return _convolution(call)
+    bias = call.argument(2, "bias") if call.name == "linear" else None
+    tensors = [t for t in call.tensors if t is not bias]
+    found = terms(call, tensors)
+    if found is None or len(tensors) != 2:
+        return None
+    which = 0 if tensors[0] is call.traced[0] else 1
+    x, constant = tensors[which], tensors[1 - which]
+    over = summed(found, which)
+    if len(over) != 1 or hasattr(constant, "_whence_parameter") or not _is_small(constant):
+        return None
+    matrix, free = _matrix(constant, found, which)
+    along = None if matrix is None else _along(matrix, not free, is_weight(constant))
+    if along is None:
+        return None
+    (dim,) = over
+    letters = found[0][which]
+    letters = letters[:dim] + (free or "-") + letters[dim + 1 :]
+
+    def run() -> Tensor:
+        made = along(x, dim)
+        kept = made if free else made.squeeze(dim)
+        moved = kept.permute([letters.replace("-", "").index(letter) for letter in found[1]])
+        return moved if bias is None else moved + bias
+
+    return run if set(found[1]) == set(letters) - {"-"} else None
+
+
+def _is_small(constant: Tensor) -> bool:
+    return constant.is_floating_point() and not constant.is_meta and constant.numel() <= LARGEST
+
+
+def _matrix(constant: Tensor, found: Terms, which: int) -> tuple[Tensor | None, str]:
+    """Return a constant as a matrix ``[outputs, inputs]``, and the letter of its outputs, if it has one."""
+    mine, other = found[0][1 - which], found[0][which]
+    free = "".join(c for c in mine if c not in other)
+    (over,) = (c for c in mine if c in other and c not in found[1])
+    if len(free) > 1:
+        return None, free
+    matrix = constant.permute([*(mine.index(c) for c in mine if c not in free + over), *map(mine.index, free + over)])
+    matrix = matrix.reshape(-1, matrix.shape[-2] if free else 1, matrix.shape[-1])
+    alike = len(matrix) > 0 and bool((matrix == matrix[:1]).all())  # for every sample
+    return (matrix[0] if alike else None), free
+
+
+def _along(matrix: Tensor, vector: bool, learned: bool) -> Along | None:
+    """Return what a product with a matrix ``[outputs, inputs]`` does along a dimension."""
+    outputs, inputs = matrix.shape
+    if outputs == inputs and not vector and not bool((matrix - matrix.diagonal().diag()).any()):
+        scale = matrix.diagonal()
+        return lambda x, dim: x * scale.reshape(-1, *(1,) * (x.dim() - dim % x.dim() - 1))
+    if learned or inputs < 2:
+        return None
+    if outputs == 1 and bool(matrix[0, 0]) and bool((matrix == matrix[0, 0]).all()):
+        factor = float(matrix[0, 0]) * inputs
+        return lambda x, dim: x.mean(dim, keepdim=True) if abs(factor - 1) < 1e-6 else x.mean(dim, keepdim=True) * factor
+    if bool(((matrix == 0) | (matrix == 1)).all()) and bool((matrix.sum(1) == 1).all()):
+        index = matrix.argmax(1)
+        return lambda x, dim: x.index_select(dim, index)
+    if outputs == inputs and _centres(matrix):
+        factor = float(matrix[0, 0] - matrix[0, 1])
+        return lambda x, dim: _times(x - x.mean(dim, keepdim=True), factor)
+    return None
+
+
+def _times(x: Tensor, factor: float) -> Tensor:
+    return x if abs(factor - 1) < 1e-6 else x * factor
+
+
+def _centres(matrix: Tensor) -> bool:
+    """Return whether a matrix subtracts the mean: a multiple of the identity and a number, rows that sum to 0."""
+    number = float(matrix[0, 1])
+    rest = matrix - number - torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device) * (matrix[0, 0] - number)
+    size = float(matrix.abs().max())
+    return number != 0 and bool((rest.abs() <= 1e-6 * size).all()) and bool((matrix.sum(1).abs() <= 1e-5 * size).all())
+
+
+def _convolution(call: Call) -> Callable[[], Tensor] | None:
+    """Return a convolution of every channel by itself as a scaling (kernel of 1) or a mean (a uniform, full kernel)."""
+    x, weight, bias = call.args[0], call.argument(1, "weight"), call.argument(2, "bias")
+    space = x.dim() - 2
+    if call.name.startswith("conv_") or x is not call.traced[0] or weight.shape[1] != 1 or not _is_small(weight):
+        return None
+    if call.argument(6, "groups", 1) != len(weight) or len(weight) != x.shape[1]:
+        return None
+    wide = (-1, *(1,) * space)
+    if weight.shape[2:].numel() == 1:
+        scaled = lambda: x * weight.reshape(wide)  # noqa: E731  # one of two
+    elif weight.shape[2:] == x.shape[2:] and not is_weight(weight) and bool((weight == weight.flatten()[0]).all()):
+        factor = float(weight.flatten()[0]) * weight.shape[2:].numel()
+        scaled = lambda: _times(x.mean(tuple(range(2, x.dim())), keepdim=True), factor)  # noqa: E731
+    else:
+        return None
+    return scaled if bias is None else lambda: scaled() + bias.reshape(wide)
