@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 import whence
+from tools.spellings import compare
 from tools.spellings import run as tool
 from tools.spellings.case import GRAMMARS, SLOTS, Case, case_of, drawn, named
 from tools.spellings.compare import CORE, Answer, Outcome, answer, check_function, compared, outcome
@@ -23,11 +25,16 @@ LEAST = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", named(), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [case for case in named() if not case.opaque], ids=lambda case: case.name)
 def test_a_spelling_has_the_scores_of_the_usual_one(case):
     methods = [m for m in CORE if m not in MAPS or case.entries[0][0] not in OUTSIDE_MAPS]
     outcomes = compared(case, methods)
     assert {m: o for m, o in outcomes.items() if o.kind != "equal"} == {}
+
+
+@pytest.mark.parametrize("case", [case for case in named() if case.opaque], ids=lambda case: case.name)
+def test_an_opaque_spelling_is_equal_noted_or_refused(case):
+    assert {m: o for m, o in compared(case, CORE).items() if o.failed} == {}
 
 
 def test_there_are_as_many_spellings_as_promised():
@@ -99,6 +106,13 @@ def test_what_the_usual_spelling_refuses_is_not_compared():
     assert outcome(refused, answered([1.0])) == Outcome("inapplicable", "InputError: ids")
     assert outcome(refused, Answer(crashed="TypeError: x")).kind == "CRASH"
     assert outcome(Answer(crashed="TypeError: x"), answered([1.0])).kind == "CRASH"
+
+
+def test_an_explanation_that_does_not_end_is_a_crash(monkeypatch):
+    monkeypatch.setattr(compare, "LONGEST", 0.05)
+    slow = answer(None, torch.zeros(1, 2), "attn-lrp", lambda *args, **options: time.sleep(2))
+    assert slow.crashed == "SlowError: no answer within 0.05 s"
+    assert not slow.refused
 
 
 def test_patches_that_are_missing_or_moved_are_reported():

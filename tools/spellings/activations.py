@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F  # noqa: N812  # as everywhere in torch code
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -18,6 +19,11 @@ def copied(x: Tensor) -> Tensor:
     out = x.clone()
     out[x < 0] = 0.0
     return out
+
+
+@torch.jit.script
+def scripted(x: Tensor) -> Tensor:
+    return x * 0.5 * (1.0 + torch.erf(x / 1.4142135623730951))
 
 
 ACTIVATIONS: dict[str, dict[str, Activation]] = {
@@ -39,6 +45,9 @@ ACTIVATIONS: dict[str, dict[str, Activation]] = {
         "einsum": lambda x: torch.einsum("bnd,bnd->bnd", x, torch.special.ndtr(x)),
         "transposed": lambda x: F.gelu(x.mT).mT,
         "flattened": lambda x: F.gelu(x.flatten(0, 1)).view_as(x),
+        "scripted": scripted,
+        "checkpointed": lambda x: checkpoint(F.gelu, x, use_reentrant=False),
+        "vmapped": lambda x: torch.vmap(F.gelu)(x),
         "chunked": lambda x: torch.cat([F.gelu(part) for part in x.chunk(2, -1)], -1),
     },
     "gelu-tanh": {

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F  # noqa: N812  # as everywhere in torch code
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 Step = Callable[..., Tensor]
 
@@ -496,6 +497,15 @@ def fused_loop(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.stack([sdpa(*t) for t in zip(q.unbind(1), k.unbind(1), v.unbind(1), strict=True)], 1)
 
 
+@torch.jit.script
+def scripted(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.softmax(q @ k.transpose(-2, -1) / float(q.size(-1)) ** 0.5, dim=-1) @ v
+
+
+def checkpointed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return checkpoint(plain, q, k, v, use_reentrant=False)
+
+
 WHOLE_PLAIN: dict[str, Attention] = {
     "fused-scale": heads(lambda q, k, v: sdpa(q, k, v, scale=1 / root(q))),
     "fused-keywords": heads(lambda q, k, v: sdpa(query=q, key=k, value=v, attn_mask=None, dropout_p=0.0)),
@@ -528,6 +538,9 @@ WHOLE_PLAIN: dict[str, Attention] = {
     "unbound": unbound,
     "channels-first": channels_first,
     "projected-to-heads": projected_to_heads,
+    "scripted": heads(scripted),
+    "checkpointed": heads(checkpointed),
+    "vmapped": heads(torch.vmap(torch.vmap(plain))),
     "map-transposed": heads(softmax_over_queries_axis),
 }  # fmt: skip
 

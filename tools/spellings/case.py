@@ -42,6 +42,9 @@ SLOTS: Mapping[str, Mapping[str, Mapping[str, Callable[..., Any]]]] = {
 #: slots that only one kind of input has
 OF_IMAGES, OF_IDS = ("patches", "class-token"), ("embedding",)
 
+#: spellings that torch functions do not show; they may be noted or refused
+OPAQUE = ("scripted", "vmapped", "checkpointed")
+
 #: spellings that are composed of steps: the tables of the steps, and what joins them
 GRAMMARS: Mapping[tuple[str, str], tuple[tuple[Mapping[str, Any], ...], Callable[..., Any]]] = {
     ("norm", "layer"): ((norms.CENTRES, norms.SQUARES, norms.DIVISIONS, norms.AFFINES), norms.stepwise_layer),
@@ -100,6 +103,11 @@ class Case:
         """Return whether a spelling of this slot was chosen."""
         return any(entry[0] == slot for entry in self.entries)
 
+    @property
+    def opaque(self) -> bool:
+        """Whether a spelling is computed where torch functions do not show it."""
+        return any(name in OPAQUE for _, _, name in self.entries)
+
     def changes(self) -> Iterator[Callable[[Case], Case]]:
         """Yield functions that make a case smaller: without an entry, in its usual spelling, of the usual size."""
         for entry in self.entries:
@@ -108,7 +116,7 @@ class Case:
             yield lambda case, entry=entry, usual=usual: replace(
                 case, entries=tuple(dict.fromkeys(usual if e == entry else e for e in case.entries))
             )
-        yield lambda case: replace(case, blocks=min(case.blocks, Case.blocks))
+        yield lambda case: replace(case, blocks=Case.blocks)
         yield lambda case: replace(case, weights=Case.weights)
         yield lambda case: case if any(case.has(slot) for slot in OF_IMAGES) else replace(case, reads=Case.reads)
 
@@ -176,7 +184,7 @@ def spelling(rng: random.Random, slot: str, kind: str) -> str:
     if (slot, kind) in GRAMMARS and rng.random() < 0.5:
         tables, _ = GRAMMARS[slot, kind]
         return ".".join(rng.choice(list(table)) for table in tables)
-    return rng.choice(list(SLOTS[slot][kind])[1:])
+    return rng.choice([name for name in list(SLOTS[slot][kind])[1:] if name not in OPAQUE])
 
 
 def settled(case: Case) -> Case:

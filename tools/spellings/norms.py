@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F  # noqa: N812  # as everywhere in torch code
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 EPS = 1e-5
 
@@ -242,6 +243,21 @@ def separate_quotients(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     return (x / deviation - mean(x) / deviation) * w + b
 
 
+def without_autocast(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    with torch.autocast("cpu", enabled=False):
+        return F.layer_norm(x, (x.shape[-1],), w, b)
+
+
+def checkpointed(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return checkpoint(F.layer_norm, x, (x.shape[-1],), w, b, use_reentrant=False)
+
+
+@torch.jit.script
+def scripted(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    c = x - x.mean(-1, keepdim=True)
+    return c / torch.sqrt(c.pow(2).mean(-1, keepdim=True) + 1e-5) * w + b
+
+
 WHOLE_LAYER: dict[str, Step] = {
     "keywords": lambda x, w, b: F.layer_norm(input=x, normalized_shape=(x.shape[-1],), weight=w, bias=b, eps=EPS),
     "torch-function": lambda x, w, b: torch.layer_norm(x, (x.shape[-1],), w, b, EPS),
@@ -261,6 +277,10 @@ WHOLE_LAYER: dict[str, Step] = {
     "by-token": lambda x, w, b: torch.stack([F.layer_norm(t, (t.shape[-1],), w, b) for t in x.unbind(1)], 1),
     "both-moments": both_moments,
     "folded": folded,
+    "without-autocast": without_autocast,
+    "checkpointed": checkpointed,
+    "scripted": scripted,
+    "vmapped": lambda x, w, b: torch.vmap(lambda row: F.layer_norm(row, row.shape[-1:], w, b))(x),
     "separate-quotients": separate_quotients,
 }
 

@@ -90,6 +90,11 @@ def bias_with_stream(x: Tensor, branch: Branch) -> Tensor:
     return branch.linear(branch.inputs, branch.weight, None) + (branch.bias + x)
 
 
+@torch.jit.script
+def scripted(x: Tensor, f: Tensor) -> Tensor:
+    return x + f
+
+
 RESIDUALS: dict[str, dict[str, Residual]] = {
     "sum": {
         "usual": total(lambda x, f: x + f),
@@ -151,6 +156,8 @@ RESIDUALS: dict[str, dict[str, Residual]] = {
         "dropout-off": total(lambda x, f: F.dropout(x + F.dropout(f, 0.1, False), 0.1, False)),
         "contiguous": total(lambda x, f: x.mT.contiguous().mT + f),
         "expand": total(lambda x, f: x.expand(1, *x.shape)[0] + f),
+        "scripted": total(scripted),
+        "vmapped": total(torch.vmap(torch.add)),
         "halves": total(halves),
         "by-token": total(by_token),
         "by-sample": total(lambda x, f: torch.stack([a + b for a, b in zip(x, f, strict=True)])),

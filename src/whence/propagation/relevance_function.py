@@ -14,8 +14,9 @@ from torch import Tensor
 
 from ..errors import ModelError
 from ..tracing import operations as ops
+from ..tracing.learned_queries import is_weight
 from ..tracing.node import Node, node_of
-from ..tracing.op_call import Call
+from ..tracing.op_call import Call, map_tensors
 from ..tracing.reductions import per_sample, spread
 from ..tracing.sparse_rows import SparseRows, alias, among
 
@@ -79,8 +80,7 @@ class BackwardOp:
         self.node = self.nodes[0]  # replaced by the node of the output once the trace has created it
         self.weight, self.bias, self.apply = parts
         self.sparse_rows = sparse_rows
-        constants = [t for t in call.tensors if not t.requires_grad] if self.kind == "shift-by-constant" else []
-        self.is_bias = any(t.dim() and t.numel() == t.shape[-1] for t in constants)
+        self.is_bias = self.kind == "shift-by-constant" and is_bias(call)
         self._versions = [x._version for x in inputs]
 
     def vjp(self, cotangent: Tensor) -> tuple[Tensor, ...]:
@@ -117,6 +117,25 @@ class BackwardOp:
             )
 
 
+def is_bias(call: Call) -> bool:
+    """Return whether a constant that is added is a bias: one value for each feature, the same for all tokens."""
+    constant = next((t for t in call.tensors if not t.requires_grad), None)
+    if constant is None or not constant.dim():
+        return False
+    if constant.numel() == constant.shape[-1]:
+        return True
+    if not is_weight(constant) or len(call.traced) != 1:
+        return False
+    if constant.numel() == max(constant.shape):
+        return True
+    layer = node_of(call.traced[0])
+    if layer.kind != "linear" or len(layer.flows) != 1:
+        return False
+    given = {atom for dim in layer.flows[0].axes for atom in dim}
+    varying = [dim for dim, n in zip(layer.axes[::-1], constant.shape[::-1], strict=False) if n > 1]
+    return not any(atom in given for dim in varying for atom in dim)
+
+
 def linear_parts(call: Call) -> LinearParts:
     """Return weight, bias and the map (input, weight, bias) -> output of a linear operation."""
     if call.kind not in ("linear", "convolution") or len(call.traced) != 1:
@@ -137,11 +156,16 @@ def linear_parts(call: Call) -> LinearParts:
             call.argument(2, "bias"),
             lambda a, w, b=None: func(a, w, b, *rest, **options),
         )
-    if name in ("matmul", "mm", "bmm", "einsum") and len(call.tensors) == 2 and call.tensors[0] is not call.tensors[1]:
-        first = call.tensors[0] is call.traced[0]
-        lead = call.args[:1] if name == "einsum" else ()
-        other = call.tensors[1 if first else 0]
-        return other, None, lambda a, w, b=None: func(*lead, *((a, w) if first else (w, a)))
+    if name in ops.PRODUCTS and len(call.tensors) == 2 and call.tensors[0] is not call.tensors[1]:
+        x = call.traced[0]
+        weight = call.tensors[1 if call.tensors[0] is x else 0]
+
+        def apply(a: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
+            args, kwargs = map_tensors((call.args, call.kwargs), lambda t: a if t is x else w if t is weight else t)
+            out: Tensor = func(*args, **kwargs)
+            return out
+
+        return weight, None, apply
     return None, None, None
 
 

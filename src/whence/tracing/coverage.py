@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -38,13 +38,14 @@ class Coverage:
         self.seen = Counter(seen or {})
         self.ruled = dict(ruled or {})
         self.plain = Counter(plain or {})
-        self._met: list[tuple[int, str, str, str | None]] = []
+        self._met: list[tuple[set[int], str, str, str | None]] = []
         self._foreign: Counter[str] = Counter()
         self.opaque: list[str] = []  # kernels that may be attentions
 
-    def count(self, node: Node, name: str, kind: str, rule: Callable[..., Any] | None) -> None:
-        """Note one operation, by its output."""
-        self._met.append((node.seq, name, kind, None if rule is None else getattr(rule, "__name__", str(rule))))
+    def count(self, nodes: Iterable[Node], name: str, kind: str, rule: Callable[..., Any] | None) -> None:
+        """Note one operation, by its outputs."""
+        made = {node.seq for node in nodes}
+        self._met.append((made, name, kind, None if rule is None else getattr(rule, "__name__", str(rule))))
 
     def foreign(self, name: str, inputs: int) -> None:
         """Note a tensor made by code that torch functions do not show (a custom autograd function) from some inputs."""
@@ -61,8 +62,8 @@ class Coverage:
         self.seen = Counter(self._foreign)
         self.plain = Counter(self._foreign)
         rules: dict[str, set[str]] = {}
-        for seq, name, kind, rule in self._met:
-            if seq not in reached:
+        for made, name, kind, rule in self._met:
+            if made.isdisjoint(reached):
                 continue
             self.seen[name] += 1
             if rule is None and kind not in EXACT:

@@ -31,6 +31,7 @@ class Node:
         name: the canonical name of the operation that made it.
         recipe: how it was made, so that it can be computed from other values; ``None`` where that is not known.
         shape, dtype, device: of the tensor.
+        differentiable: whether the tensor requires a gradient.
         weighted: whether it was made by a linear layer or convolution with weights of the model.
         deviation: whether some norm divides by it.
         proportional: whether it is ``x g(x)`` of its root ``x``, as far as operations tell: the root itself, a GELU of it.
@@ -58,6 +59,7 @@ class Node:
     shape = torch.Size()
     dtype = torch.float32
     device = torch.device("cpu")
+    differentiable = False
     weighted = False
     shifted = False
     proportional = True
@@ -100,6 +102,7 @@ class Node:
             self.shape = tensor.shape
             self.dtype = tensor.dtype
             self.device = tensor.device
+            self.differentiable = tensor.requires_grad
 
     @property
     def numel(self) -> int:

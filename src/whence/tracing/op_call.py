@@ -73,6 +73,7 @@ class Call:
         shown: set by a rule that makes the map of a fused attention again when it is wanted.
         statistic: of a norm, the operand that is a deviation of the other one (or any denominator).
         probabilities: of a product with values, the attention map.
+        plain: set by a rule that leaves the operation to its plain gradient.
         composed: whether it stands for several operations of the model.
     """
 
@@ -93,6 +94,7 @@ class Call:
     shown: FusedMap | None = None
     statistic: Tensor | None = None
     probabilities: Tensor | None = None
+    plain: bool = False
     composed: bool = False
 
     def apart(self) -> bool:

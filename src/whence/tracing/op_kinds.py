@@ -41,7 +41,7 @@ from .attention_record import in_pieces, map_in
 from .node import Node, node_of
 from .op_call import Call, map_tensors
 from .recognition.deviation import deviation_in, is_centering
-from .recognition.elementwise import is_gated, is_identity
+from .recognition.elementwise import is_elementwise, is_gated, is_identity
 
 _BY_NAME: dict[str, str] = {}
 for _kind, _names in {
@@ -71,11 +71,44 @@ def kind_of(call: Call) -> str:
         return _product(call)
     if call.name in ops.PRODUCTS or (call.name == "linear" and len(call.traced) == 2 and len(call.tensors) == 2):
         return _contraction(call)
+    if call.name in ops.SCATTERING and _collects(call):
+        return "reduce"
     if call.name in ops.CLIPPING and len(call.traced) == 1:
         return _clipping(call)
     if call.name == "batch_norm" and call.argument(5, "training", False):
         return "unknown"  # its statistics are those of the batch
-    return _BY_NAME.get(call.name, "unknown")
+    return _BY_NAME.get(call.name) or _elementwise(call)
+
+
+def _elementwise(call: Call) -> str:
+    """The kind of an operation that is not known by its name: by its values, if it is an elementwise function."""
+    x = next(iter(call.traced), None)
+    if x is None or len(call.traced) > 1 or not x.is_floating_point() or x.is_meta or call.inplace:
+        return "unknown"
+
+    def at(value: Tensor) -> Tensor:
+        args, kwargs = map_tensors((call.args, call.kwargs), lambda t: value if t is x else t)
+        out: Tensor = call.func(*args, **kwargs)
+        return out if isinstance(out, Tensor) else value[:0]
+
+    try:
+        with torch.no_grad():
+            if not is_elementwise(at, x.detach()):
+                return "unknown"
+            return "gated" if is_gated(at, x) else "activation"
+    except RuntimeError:
+        return "unknown"
+
+
+def _collects(call: Call) -> bool:
+    """Return whether several entries are added at one place."""
+    source = call.traced[-1] if call.traced else None
+    if source is None or source.is_meta or source is not call.args[3]:
+        return False
+    with torch.no_grad():
+        into = torch.zeros(call.args[0].shape, device=source.device, dtype=torch.int32)
+        counts = getattr(into, call.name)(*call.args[1:3], torch.ones_like(source, dtype=torch.int32))
+    return bool((counts > 1).any())
 
 
 def _clipping(call: Call) -> str:
@@ -104,7 +137,10 @@ def _sum(call: Call) -> str:
     a, b = call.tensors[:2]
     if not (a.requires_grad and b.requires_grad):
         return "shift-by-constant"
-    return "center" if is_centering(call) else "add"
+    if not is_centering(call):
+        return "add"
+    call.statistic = min((a, b), key=lambda t: node_of(t).moved_from().numel)
+    return "center"
 
 
 def _product(call: Call) -> str:
@@ -150,12 +186,16 @@ def inherit(call: Call, node: Node) -> None:
         node.softmax = main.softmax
     node.mixed = node.mixed or kind in ("mix", "attention")
     node.projection = kind == "linear" and main.mixed
-    if kind in ("scale", "identity") or call.name in ops.COPYING:
+    if call.name in ops.COMPARING and len(call.tensors) == 1:
+        node.root = main.root
+    elif kind in ("scale", "identity") or call.name in ops.COPYING:
         node.root = main.root
         node.linear = main.linear
         node.activated = main.activated
         node.shifted = main.shifted
         node.proportional = main.proportional
+    elif kind in ("structural", "selecting") and len(node.flows) == 1:
+        node.activated = main.activated  # wherever it is moved
     elif kind in ("activation", "gated", "shift") or (kind == "add" and len({id(n.root) for n in node.flows}) == 1):
         node.root = main.root
         node.linear = False

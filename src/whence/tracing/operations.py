@@ -157,6 +157,15 @@ DISCRETE = {
     "is_nonzero", "result_type", "can_cast", "broadcast_tensors", "isin", "logical_not", "logical_and", "searchsorted",
 }  # fmt: skip
 
+#: Add entries at given places.
+SCATTERING = {"index_add", "scatter_add"}
+
+#: Those of them that are elementwise functions of one tensor, where they compare it with a number.
+COMPARING = {
+    "eq", "ne", "lt", "le", "gt", "ge", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "isnan", "isinf",
+    "isfinite", "sign", "logical_not",
+}  # fmt: skip
+
 
 def _glu(input: Tensor, dim: int = -1) -> Tensor:
     a, b = input.chunk(2, dim=dim)
@@ -245,6 +254,14 @@ def _group_norm(
     return x if bias is None else x + bias.view(shape)
 
 
+def _native_group_norm(
+    input: Tensor, weight: Any, bias: Any, samples: int, channels: int, space: int, groups: int, eps: float
+) -> Any:
+    x = input.detach().reshape(samples, groups, -1)
+    deviation = torch.rsqrt(torch.var(x, -1, correction=0) + eps)
+    return _group_norm(input, groups, weight, bias, eps), x.mean(-1), deviation
+
+
 def _cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     n1 = torch.norm(x1, dim=dim, keepdim=True).clamp_min(eps)
     n2 = torch.norm(x2, dim=dim, keepdim=True).clamp_min(eps)
@@ -278,7 +295,12 @@ COMPOSITE: dict[str, Callable[..., Any]] = {
     "addcdiv": _addcdiv, "lerp": _lerp, "native_layer_norm": _native_layer_norm, "var_mean": _var_mean,
     "std_mean": _std_mean, "linalg_vecdot": _vecdot, "vecdot": _vecdot,
     "fft_fftn": _fftn, "fft_fft2": lambda input, s=None, dim=(-2, -1), norm=None: _fftn(input, s, dim, norm),
-    "fft_fft": _fft,
+    "fft_fft": _fft, "native_group_norm": _native_group_norm,
+    "expand_as": lambda input, other: input.expand(other.shape),
+    "view_as": lambda input, other: input.view(other.shape),
+    "reshape_as": lambda input, other: input.reshape(other.shape),
+    "type_as": lambda input, other: input.to(dtype=other.dtype, device=other.device),
+    "hstack": lambda tensors: torch.cat(tensors, 0 if tensors[0].dim() < 2 else 1),
 }  # fmt: skip
 
 

@@ -87,6 +87,20 @@ def evaluate(node: Node, given: dict[Node, Tensor]) -> Tensor:
     return value(node)
 
 
+def restored(node: Node, reach: int = 6) -> Tensor:
+    """Return a tensor, recomputed from those that it is made of if it is gone.
+
+    Raises:
+        UnknownFunctionError: if these are gone as well.
+    """
+    tensor = node.tensor
+    if tensor is not None:
+        return tensor
+    if node.recipe is None or node.recipe.inplace or not reach:
+        raise UnknownFunctionError
+    return node.recipe.run(lambda parent: restored(parent, reach - 1))
+
+
 def dominator(nodes: Iterable[Node], reach: int = REACH) -> Node | None:
     """Return the nearest tensor that every path from the input to some tensors passes; ``None`` if it is far away."""
     queue = list({-node.seq: node for node in nodes}.items())

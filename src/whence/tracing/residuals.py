@@ -147,4 +147,5 @@ class ResidualList(list[Residual]):
 
 def _is_same(residual: Residual, trunk: Tensor, branch: Tensor) -> bool:
     """Return whether a residual addition adds these tensors, up to their layout."""
-    return node_of(residual.trunk) is node_of(trunk) and node_of(residual.branch).layout() is node_of(branch).layout()
+    pairs = (residual.trunk, trunk), (residual.branch, branch)
+    return all(node_of(a).layout() is node_of(b).layout() for a, b in pairs)

@@ -31,7 +31,7 @@ from .node import Node, Source, attach, distant, edge_of, node_of, past
 from .op_call import Call, Hold, Rule, as_it_is, map_tensors, tensors_in
 from .op_kinds import inherit, kind_of
 from .output_head import OutputHead
-from .recognition.elementwise import activation, is_activation
+from .recognition.elementwise import ELEMENTWISE, activation, is_activation, is_mask, keep_root, release_roots
 from .recognition.rewriting import rewritten
 from .recognition.softmax import EXPONENTIAL, softmax
 from .reordering import moved_axes
@@ -101,6 +101,7 @@ class Trace(TorchFunctionMode):
         self._mixers: dict[int, int] = {}  # seq of the node that an attention wrote -> its index
         self._early: list[Tensor] | None = []  # tensors made before the first attention
         self._seq = 0
+        self._in_usual_form = False  # whether what is run now is the usual form of a call
         self._held: list[Tensor] = []  # what exponentials were taken of since the last residual addition
         self.sparse_rows = SparseRows()
         self._hidden = False  # whether something was made while gradients were switched off
@@ -186,7 +187,7 @@ class Trace(TorchFunctionMode):
             with torch.enable_grad(), self:
                 result = composite(*call.args, **call.kwargs)
                 return call.args[0].copy_(result) if op.inplace else result
-        form = next(rewritten(call), None) if call.traced else None
+        form = next(rewritten(call), None) if call.traced and not self._in_usual_form else None
         if form is not None:
             if op.inplace and call.apart():
                 target: Tensor = call.args[0]
@@ -195,8 +196,12 @@ class Trace(TorchFunctionMode):
                     with self:
                         return target.copy_(call.func(previous, *call.args[1:], **call.kwargs))
             self._withdraw(form.replaces)
-            with torch.enable_grad(), self:
-                return form.run().contiguous()
+            self._in_usual_form = True
+            try:
+                with torch.enable_grad(), self:
+                    return form.run().contiguous()
+            finally:
+                self._in_usual_form = False
         if torch.is_grad_enabled():
             return self._perform(call)
         self._hidden = True
@@ -405,16 +410,20 @@ class Trace(TorchFunctionMode):
         live = tuple([node_of(t) for t in call.traced if id(t) not in call.blocked])
         depends = {id(t) for t in own.traced or own.tensors}
         known = {id(t): n for t, n in zip(own.tensors, own.nodes, strict=True) if n is not None and id(t) in depends}
+        masks = {id(t): n for t, n in zip(own.tensors, own.nodes, strict=True) if n is not None and is_mask(n)}
         flows = tuple({n.seq: n for n in known.values()}.values())
         weighted = call.kind in ("linear", "convolution") and any(map(is_weight, call.tensors))
         if own.name in EXPONENTIAL:
             self._held += own.traced
+        if call.kind not in ELEMENTWISE:
+            release_roots(own.tensors)
         for i, (tensor, dims) in enumerate(zip(outputs, self._follow(own, outputs), strict=True)):
             node = self._node(call.kind, parents, dims)
             node.describe(own.name, flows, weighted)
-            node.recipe = Recipe.of(own, known, i)
+            node.recipe = Recipe.of(own, known | masks, i)
             node.live = live if tensor.requires_grad else ()
             inherit(call, node)
+            keep_root(tensor, node)
             if call.kind in ("linear", "attention") and call.name not in ops.WEIGHING:
                 node.made_of = origins([t for t in call.tensors if not t.requires_grad])
             node.kept = call.kept
@@ -424,7 +433,8 @@ class Trace(TorchFunctionMode):
             if call.inplace and tensor.requires_grad and tensor._is_view():
                 self._written_into(tensor)
         if call.traced and any(t.requires_grad for t in outputs):
-            self.coverage.count(node, call.name, call.kind, rule)
+            made = [node_of(t) for t in outputs if t.requires_grad]
+            self.coverage.count(made, call.name, call.kind, None if call.plain else rule)
             self._uses(call)
             if self._early is not None:
                 self._early += outputs

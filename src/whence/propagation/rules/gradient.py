@@ -123,8 +123,7 @@ def _without_statistics(call: Call) -> list[Tensor]:
 
 def detach_mean(call: Call) -> Any:
     """Apply ``x - sg(E[x])``, where a norm is computed by primitive operations (see the rule above)."""
-    wide = max(call.traced, key=Tensor.numel)
-    return call.run(*(t if t is wide else t.detach() for t in call.traced))
+    return call.run(*_without_statistics(call))
 
 
 class _Ratio(torch.autograd.Function):

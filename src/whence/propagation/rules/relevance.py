@@ -69,10 +69,16 @@ class RelevanceRules:
         self.eps = eps
         self._scratch: dict[tuple[torch.Size, torch.dtype, torch.device], Tensor] = {}
 
-    def __call__(self, rule: RelevanceRule) -> Callable[[Call], Tensor]:
-        """Return the substitution that runs an operation with a rule in its backward pass."""
+    def __call__(self, rule: RelevanceRule) -> Callable[[Call], Any]:
+        """Return the substitution that runs an operation with a rule in its backward pass.
 
-        def run(call: Call) -> Tensor:
+        An unknown operation with several outputs keeps its plain gradient.
+        """
+
+        def run(call: Call) -> Any:
+            if call.kind == "unknown" and not isinstance(made := call.run(), Tensor):
+                call.plain = True
+                return made
             out: Tensor = Propagate.apply(call, rule, self.phase, *call.traced)
             call.kept = True
             for tensor in call.traced:
@@ -82,7 +88,7 @@ class RelevanceRules:
         run.__name__ = rule.__name__
         return run
 
-    def layer(self, rule: Callable[..., Tensor], absorb: bool = True, **options: Any) -> Callable[[Call], Tensor]:
+    def layer(self, rule: Callable[..., Tensor], absorb: bool = True, **options: Any) -> Callable[[Call], Any]:
         """Return the substitution that runs a linear layer or a convolution with a rule of :mod:`.linear`.
 
         A weighted sum whose weight is not available (a batch norm) follows :meth:`deep_taylor`.

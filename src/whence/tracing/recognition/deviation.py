@@ -65,9 +65,11 @@ def is_reduced(node: Node, root: Node) -> bool:
 def is_centering(call: Call) -> bool:
     """Return whether a sum or difference is a tensor less its own mean, or another value that moves along with it."""
     first, second = call.nodes[:2]
-    if first is None or second is None or first.numel == second.numel:
+    if first is None or second is None or first.moved_from().numel == second.moved_from().numel:
         return False
-    wide, narrow = (first, second) if first.numel > second.numel else (second, first)
+    narrow, wide = sorted((first, second), key=lambda node: node.moved_from().numel)
+    if narrow.seq == wide.seq or wide.numel < narrow.numel:
+        return False
     root = dominator((wide, narrow))
     if root is None or root is narrow or not is_reduced(narrow, root):
         return False

@@ -17,20 +17,46 @@ from torch import Tensor
 
 from ..node import Node, node_of
 from ..op_call import Call
-from ..replay import Recipe, UnknownFunctionError, dominator, evaluate
+from ..replay import Recipe, UnknownFunctionError, dominator, evaluate, restored
 
 #: elementwise operations that join several functions of one tensor
 JOINING = {
     "mul", "div", "add", "sub", "pow", "where", "maximum", "minimum", "fmax", "fmin", "logaddexp", "logaddexp2",
     "masked_fill", "atan2", "xlogy",
 }  # fmt: skip
+#: kinds of operations that are elementwise functions, or copy
+ELEMENTWISE = {"scale", "shift", "shift-by-constant", "activation", "gated", "identity", "structural", "discrete"}
 #: how far the argument is scaled to find out whether an activation grows with it
 FAR = 2.0**10
 
 
+def keep_root(tensor: Tensor, node: Node) -> None:
+    """Keep the tensor that another is an elementwise function of alive with it: more of the function may follow."""
+    if node.root is not node and tensor.requires_grad and not (node.kind == "gated" and node.proportional):
+        tensor._whence_root = node.root.tensor  # type: ignore[attr-defined]  # as the node
+
+
+def release_roots(tensors: list[Tensor]) -> None:
+    """Let go of the roots of some tensors, which an operation has read that is no elementwise function."""
+    for tensor in tensors:
+        if hasattr(tensor, "_whence_root"):
+            del tensor._whence_root
+
+
+def functions(call: Call) -> list[Node]:
+    """Return the nodes of all operands that vary with the input: traced tensors, and masks that compare one."""
+    pairs = zip(call.tensors, call.nodes, strict=True)
+    return [node for tensor, node in pairs if node is not None and (tensor.requires_grad or is_mask(node))]
+
+
+def is_mask(node: Node) -> bool:
+    """Return whether a tensor is a function of one that carries relevance, without a derivative: ``x > 0``."""
+    return not node.differentiable and node.root.differentiable
+
+
 def root_of(call: Call) -> Node | None:
-    """Return the one tensor of which all traced operands of an elementwise operation are functions, if there is one."""
-    roots = {id(node.root): node.root for node in map(node_of, call.traced)}
+    """Return the one tensor of which all operands of an elementwise operation are functions, if there is one."""
+    roots = {id(node.root): node.root for node in functions(call)}
     if len(roots) != 1:
         return None
     (root,) = roots.values()
@@ -42,33 +68,64 @@ def is_activation(call: Call) -> bool:
     root = root_of(call)
     if root is None or call.inplace:
         return False
-    nodes = [node_of(t) for t in call.traced]
-    if call.name in JOINING and sum(t.requires_grad for t in call.tensors) > 1:
+    nodes = functions(call)
+    if call.name in JOINING and len(nodes) > 1:
         return call.name not in ("add", "sub") or any(not node.linear for node in nodes)
-    return any(node.shifted for node in nodes)
+    return any(node.shifted for node in nodes) or _shifts(call)
+
+
+def _shifts(call: Call) -> bool:
+    """Return whether an operation adds a number to an activation."""
+    if call.name not in ("add", "sub") or len(call.traced) != 1 or not node_of(call.traced[0]).activated:
+        return False
+    return all(t.requires_grad or t.numel() == 1 for t in call.tensors)
 
 
 def activation(call: Call, value: Tensor) -> Call | None:
-    """Return an elementwise function as one operation on its root; ``None`` if the root is gone."""
+    """Return an elementwise function as one operation on its root; ``None`` if the root is gone.
+
+    A function that ends with the addition of a number is complete if it is 0 at 0, as ``2 sigmoid(2 x) - 1``.
+    """
     root = root_of(call)
+    nodes = functions(call)
     if root is not None and root.tensor is None:
-        root = dominator([node_of(t) for t in call.traced])
+        root = dominator(nodes)
     x = None if root is None else root.tensor
     if root is None or x is None or x.shape != value.shape:
         return None
-    recipe = Recipe.of(call, {id(t): node_of(t) for t in call.traced}, 0)
+    recipe = Recipe.of(call, _known(call), 0)
 
     def at(other: Tensor) -> Tensor:
         return recipe.run(lambda node: evaluate(node, {root: other}))
 
     try:
         with torch.no_grad():
-            kind = "gated" if _is_proportional(call) or is_gated(at, x) else "activation"
+            if _shifts(call) and not _is_zero_at_zero(at, x):
+                return None
+            kind = _kind(call, at, x)
     except (UnknownFunctionError, RuntimeError):
         return None
     return Call(
         call.name, kind, functools.partial(_valued, value, at), (x,), {}, call.batch, [x], [root], [x], composed=True
     )
+
+
+def _known(call: Call) -> dict[int, Node]:
+    """Return the nodes of the operands that vary with the input, by ``id``."""
+    pairs = zip(call.tensors, call.nodes, strict=True)
+    return {id(t): node for t, node in pairs if node is not None and (t.requires_grad or is_mask(node))}
+
+
+def _kind(call: Call, at: Callable[[Tensor], Tensor], x: Tensor) -> str:
+    if _is_proportional(call):
+        return "gated"
+    if not x.is_meta and is_identity(at, x):
+        return "identity"
+    return "gated" if is_gated(at, x) else "activation"
+
+
+def _is_zero_at_zero(function: Callable[[Tensor], Tensor], x: Tensor) -> bool:
+    return not x.is_meta and bool((function(torch.zeros_like(x)).abs() < 1e-6).all())
 
 
 def _valued(value: Tensor, at: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -78,10 +135,12 @@ def _valued(value: Tensor, at: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 def _is_proportional(call: Call) -> bool:
     """Return whether an operation keeps the form ``x g(x)`` of its operands: a product with one, a sum of several."""
-    nodes = [node_of(t).proportional for t in call.tensors if t.requires_grad]
+    nodes = [node.proportional for node in functions(call)]
     if call.name == "mul":
         return any(nodes)
-    return nodes[0] if call.name == "div" else call.name in ("add", "sub") and all(nodes)
+    if call.name == "div":
+        return nodes[0]
+    return call.name in ("add", "sub") and len(nodes) > 1 and all(nodes)
 
 
 def is_identity(function: Callable[[Tensor], Tensor], x: Tensor) -> bool:
@@ -97,48 +156,153 @@ def is_gated(function: Callable[[Tensor], Tensor], x: Tensor) -> bool:
     if bool(function(torch.zeros_like(x)).any()):
         return False
     size = float(x.detach().double().abs().max())
-    far = function(torch.full_like(x, FAR * max(size, 1.0))) / FAR
-    near = function(torch.full_like(x, -FAR * max(size, 1.0))) / FAR
-    return max(float(far.abs().max()), float(near.abs().max())) > 1e-2
+    ends = [function(torch.full_like(x, sign * FAR * max(size, 1.0))).abs().max() / FAR for sign in (1, -1)]
+    return any(1e-2 < float(end) < math.inf for end in ends)
 
 
-def regrouped(call: Call) -> list[tuple[list[Tensor], Node]] | None:
-    """Return the factors of a product, in one group for each tensor that they are functions of.
+class Factors:
+    """The factors of a product or quotient, each with the power 1 or -1.
 
-    ``None`` unless there are two groups of which one has several factors from both operands.
+    Attributes:
+        nodes: tensors that vary with the input.
+        constants: tensors and numbers that do not.
     """
-    factors = [_factors(tensor) for tensor in call.traced]
-    known = [found for found in factors if found is not None]
-    if len(known) != len(factors) or sum(map(len, known)) < 3:
+
+    def __init__(self) -> None:
+        self.nodes: list[tuple[Node, int]] = []
+        self.constants: list[tuple[Any, int]] = []
+
+    def add(self, node: Node, power: int) -> None:
+        """Add a tensor: its own factors, where it is a product itself."""
+        args = () if node.recipe is None else node.recipe.args[:2]
+        inner = [a for a in args if isinstance(a, Node)]
+        quotient = node.name == "div" and node.kind in ("normalise", "gate", "scale")
+        if len(args) != 2 or not (quotient or (node.name == "mul" and node.kind in ("gate", "scale"))):
+            self.nodes.append((node, power))
+        elif node.kind == "scale" and (len(inner) != 1 or inner[0].root is node.root):
+            self.nodes.append((node, power))
+        else:
+            for arg, sign in zip(args, (1, -1 if quotient else 1), strict=True):
+                if isinstance(arg, Node):
+                    self.add(arg, sign * power)
+                else:
+                    self.constants.append((arg, sign * power))
+
+    def groups(self) -> list[list[tuple[Node, int]]]:
+        """Return the factors in one group for each tensor that they are functions of."""
+        found: dict[int, list[tuple[Node, int]]] = {}
+        for node, power in self.nodes:
+            found.setdefault(id(node.root), []).append((node, power))
+        return list(found.values())
+
+    def is_elementwise(self) -> bool:
+        """Return whether all denominators have as many elements as the largest factor: none is a sum or a norm."""
+        size = max(node.numel for node, _ in self.nodes)
+        below = [node for node, power in self.nodes if power < 0]
+        return all(min(n.moved_from().numel, n.root.moved_from().numel) == size for n in below)
+
+
+def regrouped(call: Call) -> Callable[[], Tensor] | None:
+    """Return a product with its factors in another order: one group for each of two tensors that they are functions of.
+
+    ``None`` if it has that form: factors of one tensor are multiplied first, and a quotient by a function of another
+    tensor is a product.
+    """
+    known = _known(call)
+    operands = [known.get(id(t)) if isinstance(t, Tensor) else None for t in call.args[:2]]
+    if len(operands) != 2 or None in operands:
         return None
-    groups: dict[int, tuple[list[Tensor], Node]] = {}
-    for tensor, node in [pair for found in known for pair in found]:
-        groups.setdefault(id(node.root), ([], node.root))[0].append(tensor)
-    apart = {frozenset(id(t) for t, _ in found) for found in known}
-    grouped = {frozenset(map(id, tensors)) for tensors, _ in groups.values()}
-    return list(groups.values()) if len(groups) == 2 and apart != grouped else None
+    own = []
+    for node, power in zip(operands, (1, -1 if call.name == "div" else 1), strict=True):
+        own.append(Factors())
+        own[-1].add(node, power)  # type: ignore[arg-type]  # none is None
+    every = Factors()
+    every.nodes = own[0].nodes + own[1].nodes
+    every.constants = own[0].constants + own[1].constants
+    groups = every.groups()
+    if len(groups) != 2 or not every.is_elementwise():
+        return None
+    mixed = [{id(node.root) for node, _ in part.nodes} for part in own]
+    if call.name == "mul" and mixed[0].isdisjoint(mixed[1]):
+        return None
+
+    def run() -> Tensor:
+        made = torch.mul(*(power_product([(restored(node), power) for node, power in group]) for group in groups))
+        return power_product([(made, 1), *every.constants]) if every.constants else made
+
+    return run
 
 
-def _factors(tensor: Tensor) -> list[tuple[Tensor, Node]] | None:
-    """Return the factors of a product, as tensors; the tensor itself where it is none; ``None`` if some are gone."""
-    node = node_of(tensor)
-    if node.kind != "gate" or node.name != "mul":
-        return [(tensor, node)]
-    out: list[tuple[Tensor, Node]] = []
-    for parent in node.flows:
-        factor = parent.tensor
-        if factor is None:
+def power_product(factors: list[tuple[Any, int]]) -> Tensor:
+    """Return the product of some tensors, over that of others."""
+    above = [tensor for tensor, power in factors if power > 0]
+    below = [tensor for tensor, power in factors if power < 0]
+    divisor = functools.reduce(torch.mul, below) if below else None
+    if not above:
+        assert divisor is not None
+        return torch.reciprocal(divisor)
+    made: Tensor = functools.reduce(torch.mul, above)
+    return made if divisor is None else torch.div(made, divisor)
+
+
+def shifted_gate(call: Call) -> Callable[[], Tensor] | None:
+    """Return a product with a function to which a number was added last, as a product with one function.
+
+    ``u * (0.5 + 0.5 * tanh(g))`` is a product with a gate, which is 0 at one end; ``u * (1 + g(x))`` is ``u + u * g(x)``.
+    """
+    for mine, other in ((0, 1), (1, 0)):
+        if len(call.traced) != 2 or len(call.args) != 2:
             return None
-        found = _factors(factor)
-        if found is None:
-            return None
-        out += found
-    return out
+        node, rest = (call.nodes[i] for i in (mine, other))
+        shift = call.tensors[mine]
+        if node is None or rest is None or node.kind != "shift" or not node.shifted or node.root is rest.root:
+            continue
+        if node.recipe is None or shift.shape != call.tensors[other].shape or shift.is_meta:
+            continue
+        if _closes(node):
+            return functools.partial(lambda u, s: torch.mul(u, s.clone()), call.tensors[other], shift)
+        if node.name == "add" and any(a == 1 for a in node.recipe.args[:2] if isinstance(a, int | float)):
+            return functools.partial(lambda u, f: u + u * restored(f), call.tensors[other], node.flows[0])
+    return None
 
 
-def product(tensors: list[Tensor]) -> Tensor:
-    """Return the product of some tensors."""
-    return functools.reduce(torch.mul, tensors)
+def _closes(node: Node) -> bool:
+    """Return whether a function of one tensor is 0 for large arguments of one sign."""
+    x = torch.full(node.root.shape, FAR, dtype=node.root.dtype, device=node.root.device)
+    try:
+        with torch.no_grad():
+            ends = [float(evaluate(node, {node.root: sign * x}).abs().max()) for sign in (1, -1)]
+    except (UnknownFunctionError, RuntimeError):
+        return False
+    return min(ends) < 1e-6
+
+
+def constant_multiple(call: Call) -> Callable[[], Tensor] | None:
+    """Return a sum of constant multiples of one tensor, ``y + y * w``, as one multiple."""
+    root = root_of(call)
+    nodes = functions(call)
+    if root is None or len(nodes) != 2 or root.tensor is None or not all(node.linear for node in nodes):
+        return None
+    if all(node is root for node in nodes) or root.tensor.is_meta:
+        return None
+    recipe = Recipe.of(call, _known(call), 0)
+    try:
+        with torch.no_grad():
+            factor = recipe.run(lambda node: evaluate(node, {root: torch.ones_like(root.tensor)}))
+    except (UnknownFunctionError, RuntimeError):
+        return None
+    return functools.partial(torch.mul, root.tensor, factor) if factor.shape == root.shape else None
+
+
+def is_elementwise(function: Callable[[Tensor], Tensor], x: Tensor) -> bool:
+    """Return whether a function computes every element from the element at the same place alone."""
+    made = function(x)
+    if made.shape != x.shape or x.numel() < 2:
+        return False
+    other = torch.rand(x.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(x)
+    kept = other < 0.5
+    again = function(torch.where(kept, x, other))
+    return bool((~kept | (again == made) | (again.isnan() & made.isnan())).all())
 
 
 def constant_factor(call: Call) -> Any:

@@ -16,6 +16,7 @@ from torch import Tensor
 from .. import operations as ops
 from ..node import Node, node_of
 from ..op_call import Call
+from ..replay import UnknownFunctionError, restored
 from . import elementwise
 from .constant_maps import usual_map
 from .contraction import pairwise, separate
@@ -53,7 +54,10 @@ def _has_value(call: Call, usual: Usual) -> bool:
     with torch.no_grad():
         args = (call.args[0].detach().clone(), *call.args[1:]) if call.inplace else call.args
         expected = call.func(*args, **call.kwargs)
-        return equal(usual(), expected)
+        try:
+            return equal(usual(), expected)
+        except (UnknownFunctionError, RuntimeError):  # something that it needs is gone
+            return False
 
 
 def equal(a: Tensor, b: Tensor) -> bool:
@@ -99,13 +103,37 @@ def _one_branch(call: Call) -> Usual | None:
     return functools.partial(torch.clone, chosen)
 
 
-def _regrouped(call: Call) -> Usual | None:
-    """``(u * a) * g(a)`` as ``u * (a * g(a))``."""
-    groups = elementwise.regrouped(call) if len(call.traced) == 2 else None
-    if groups is None:
+def _masked_product(call: Call) -> Usual | None:
+    """``torch.where(g > 0, g * u, 0)``, where ``g * u`` is a product of several functions, as ``(g * u) * (g > 0)``."""
+    if len(call.args) != 3 or len(call.traced) != 1 or call.nodes[0] is None or not elementwise.is_mask(call.nodes[0]):
         return None
-    products = [functools.partial(elementwise.product, tensors) for tensors, _ in groups]
-    return lambda: torch.mul(*(make() for make in products))
+    condition, yes, no = call.args
+    kept, rest = (yes, no) if yes is call.traced[0] else (no, yes)
+    if node_of(call.traced[0]).kind != "gate" or bool(torch.as_tensor(rest).any()):
+        return None
+    return lambda: torch.mul(kept, condition if kept is yes else torch.logical_not(condition))
+
+
+def _multiplied(call: Call) -> Usual | None:
+    """A product over a dimension of two or three entries as products of tensors."""
+    x, dim = call.traced[0], call.argument(1, "dim")
+    if not isinstance(dim, int) or not 1 < x.shape[dim] <= 3 or call.argument(2, "keepdim", False):
+        return None
+    node = node_of(x)
+    parts = stacked(node)
+    if parts is not None and node.recipe is not None:
+        along = node.recipe.args[1] if len(node.recipe.args) > 1 else node.recipe.kwargs.get("dim", 0)
+        if along % x.dim() == dim % x.dim():
+            return lambda: functools.reduce(torch.mul, [restored(p) if isinstance(p, Node) else p for p in parts])
+    return lambda: functools.reduce(torch.mul, x.unbind(dim))
+
+
+def stacked(node: Node) -> list[Node | Tensor] | None:
+    """Return the parts of a stack or concatenation: nodes of those that depend on the input, other tensors."""
+    if node.name not in ("stack", "cat") or node.recipe is None:
+        return None
+    given = node.recipe.args[0] if node.recipe.args else node.recipe.kwargs.get("tensors")
+    return list(given) if isinstance(given, tuple | list) else None
 
 
 def _quotient(call: Call) -> Usual | None:
@@ -116,7 +144,7 @@ def _quotient(call: Call) -> Usual | None:
         node = node_of(call.traced[mine])
         inverse = node.name == "reciprocal" or (node.name == "pow" and _exponent(node) == -1)
         below = node.flows[0].tensor if inverse and node.flows else None
-        if below is not None and node.root is not node_of(call.traced[other]).root:
+        if below is not None and below.numel() < call.traced[other].numel():
             return functools.partial(torch.div, call.traced[other], below)
     return None
 
@@ -162,10 +190,14 @@ def _is_wide_map(tensor: Tensor, values: Tensor, key: int) -> bool:
 
 _PATTERNS: list[tuple[set[str], Callable[[Call], Usual | None]]] = [
     ({"addmm", "addmv", "index_add"}, _summing),
-    ({"add", "sub"}, _alpha),
     (COMPLETING, usual_sum),
+    ({"add", "sub"}, _alpha),
     ({"where"}, _one_branch),
-    ({"mul"}, _regrouped),
+    ({"where"}, _masked_product),
+    ({"add", "sub"}, elementwise.constant_multiple),
+    ({"mul", "div"}, elementwise.regrouped),
+    ({"mul"}, elementwise.shifted_gate),
+    ({"prod"}, _multiplied),
     ({"mul"}, _quotient),
     ({"sum"}, _weighted_sum),
     ({"einsum"}, separate),

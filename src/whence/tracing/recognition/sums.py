@@ -43,15 +43,20 @@ def usual_sum(call: Call) -> Callable[[], Tensor] | None:
         return _bias_moved(call)
     parts, joins = found
     if call.name in ("add", "sub"):
-        if call.name == "add" and "alpha" not in call.kwargs and parts == nodes:
+        if call.name == "add" and "alpha" not in call.kwargs and {p.seq for p in parts} == {n.seq for n in nodes}:
             return _bias_moved(call)
     elif not joins and len(nodes) < 2:
+        return None
+    if len(parts) == 2 and parts[1].between(parts[0]) is None:  # no residual connection
         return None
     tensors = [part.tensor for part in parts]
     given = [t for t in tensors if t is not None]
     if len(given) != len(parts) or any(t.numel() != given[0].numel() or t.dtype != given[0].dtype for t in given):
         return None
     shape = _shape_of_sum(call, parts)
+    laid_out = call.name == "add" and {node.layout().seq for node in nodes} == {part.seq for part in parts}
+    if laid_out and any(part.shape != shape for part in parts):  # it is their sum, as they are laid out for it
+        return None
     if shape is None or (len(nodes) == 1 and not _undoes(call, nodes[0], parts, shape)):
         return None
     return functools.partial(_total, given, shape)
