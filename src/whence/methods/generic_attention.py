@@ -149,14 +149,14 @@ class GenericAttention(AttentionLevel):
         visit_weighted_maps(run, done, keep)
         return maps, shares
 
-    def update(self, mine: State, read: State, A: Tensor, queries: Dim, keys: Dim) -> State:
+    def update(self, mine: State, read: State, A: Tensor, queries: Dim, keys: Dim, begun: State) -> State:
         """Return the state of the queries after an attention: eq. 6, 7, 10 and 11."""
         if (
             queries == keys or queries not in mine or keys not in read
         ):  # not in it: tokens made of other streams' tokens
-            return accumulate(mine, read, A, queries, keys)
+            return accumulate(mine, read, A, queries, keys, begun)
         others = {stream: R for stream, R in read.items() if stream != keys}
-        new = accumulate(mine, others, A, queries, keys)
+        new = accumulate(mine, others, A, queries, keys, begun)
         if self.co_attention != "bare":
             own, theirs = mine[queries], read[keys]
             if self.co_attention == "normalised":

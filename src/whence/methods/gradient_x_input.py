@@ -6,12 +6,13 @@ where the model is homogeneous. Cost: one forward pass, one backward pass.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
-from ..errors import MethodError
+from ..errors import MethodError, WhenceWarning
 from ..propagation.rulebook import Rulebook
 from ..runs.batched_targets import read_at_once
 from ..runs.run import Run
@@ -56,6 +57,8 @@ class InputLevel(Method):
     def places(self, run: Run) -> list[Tensor]:
         """Return where scores are read: in the main stream of tokens, then in each further one."""
         main = run.position(self.at)
+        if self.at == "position" and run.around:
+            _warn_of_another_place(run, main)
         return [main, *(t for t, _ in entries(run) if t is not main)] if self.at == "position" else [main]
 
     def reading(
@@ -75,6 +78,19 @@ class InputLevel(Method):
         ]
         tokens = node_of(main).token_axes[1] if self.at == "token" else None  # the text alone, of a text and an image
         return Reading(scores, layers, run.heads(), grid=grid, others=others, tokens=tokens)
+
+
+def _warn_of_another_place(run: Run, main: Tensor) -> None:
+    """Warn that scores are read at the input itself: not all of it passes what enters the first block."""
+    source = next((s for s in run.trace.sources if s.tensor is main), None)
+    name = "the input" if source is None else f"'{source.name}'"
+    at = "token" if source is not None and source.embedded else "pixel"
+    warnings.warn(
+        f"Part of {name} bypasses the blocks with attention, or their residual connections were not recognised: scores "
+        f"are read at {name} itself, as with at='{at}', not where tokens enter the first block (at='position').",
+        WhenceWarning,
+        stacklevel=4,
+    )
 
 
 def _raw(relevance: Tensor) -> tuple[Tensor, tuple[int, int] | None]:

@@ -23,8 +23,9 @@ from ..tracing.node import Node, edge_of, node_of, walk
 from ..tracing.reductions import arrange, per_sample, per_token, precise, restored, unmerge
 
 State = dict[Dim, Tensor]  #: stream -> [batch, tokens here, tokens there]
-#: the state of the queries, that of the keys, the map [batch, queries, keys], the two streams -> the new state
-Update = Callable[[State, State, Tensor, Dim, Dim], State]
+#: the state of the queries, that of the keys, the map [batch, queries, keys], the two streams, the state in which the
+#: stream of the keys began -> the new state
+Update = Callable[[State, State, Tensor, Dim, Dim, State], State]
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,14 @@ class StreamState:
         tensor: the tensor.
         rows: its token axis.
         state: its matrix to the tokens of each stream.
+        begun: its matrix when its stream began, before any attention.
         read: whether another stream reads it.
     """
 
     tensor: Tensor
     rows: Dim
     state: State
+    begun: State
     read: bool = False
 
 
@@ -93,25 +96,38 @@ def roll_up_states(run: Run, maps: Sequence[Tensor], update: Update) -> list[Str
         keys = record.axes[record.key]
         residual = next((r for r in run.trace.residuals if i in r.attentions), None)
         source = table.nearest(record.reads, keys)
-        read = _initial_state(run, record.values, keys, table, A) if source is None else table.states[source].state
+        if source is None:
+            read, begun = _initial_states(run, record.values, keys, table, A)
+        else:
+            begun, read = table.states[source].begun, table.states[source].state
         if source is not None and queries != keys:
             table.read.add(source)
         if residual is None:  # attention whose output replaces its queries (a pooling)
             assert record.output is not None
-            table.add(StreamState(record.output, queries, {stream: A @ R for stream, R in read.items()}))
+            pooled = {stream: A @ R for stream, R in read.items()}
+            table.add(StreamState(record.output, queries, pooled, pooled))
         else:
             trunk = table.nearest(node_of(residual.trunk), queries)
-            mine = (
-                _initial_state(run, residual.trunk, queries, table, A) if trunk is None else table.states[trunk].state
-            )
-            table.add(StreamState(residual.output, queries, update(mine, read, A, queries, keys)))
+            if trunk is None:
+                mine, first = _initial_states(run, residual.trunk, queries, table, A)
+            else:
+                mine, first = table.states[trunk].state, table.states[trunk].begun
+            new = update(mine, read, A, queries, keys, begun)
+            table.add(StreamState(residual.output, queries, new, first))
     return [replace(state, read=seq in table.read) for seq, state in table.states.items()]
 
 
-def _initial_state(run: Run, tensor: Tensor | None, rows: Dim, table: _StateTable, like: Tensor) -> State:
-    """Return the state where a stream begins: identities, or matrices to the earlier streams that it is made of."""
+def _initial_states(
+    run: Run, tensor: Tensor | None, rows: Dim, table: _StateTable, like: Tensor
+) -> tuple[State, State]:
+    """Return the state where a stream begins: identities, or matrices to the earlier streams that it is made of.
+
+    Returns:
+        The state, and the same without the attentions of earlier streams: to their tokens, one by one.
+    """
     own = torch.ones(len(like), size_of(rows), dtype=like.dtype, device=like.device)
     state: State = {}
+    begun: State = {}
     ancestors = set() if tensor is None else node_of(tensor).ancestors() & set(table.states)
     last_of_stream = {table.states[seq].rows: seq for seq in sorted(ancestors)}
     for seq in last_of_stream.values():
@@ -122,16 +138,21 @@ def _initial_state(run: Run, tensor: Tensor | None, rows: Dim, table: _StateTabl
         table.joined.add(seq)
         own = own * (origins.sum(-1) == 0)
         mean = origins / origins.sum(-1, keepdim=True).clamp(min=1)
-        for stream, R in earlier.state.items():
-            state[stream] = state.get(stream, 0.0) + mean @ R
-    slices = [(rows, 0, size_of(rows))]
-    if state and len(rows) == 1 and rows[0].parts:  # a concatenation: each part is a stream, but for constants
-        ends = torch.tensor([p.length for p in rows[0].parts]).cumsum(0).tolist()
-        slices = [(p.source, e - p.length, e) for p, e in zip(rows[0].parts, ends, strict=True) if p.source]
-    for stream, start, end in slices:
+        for new, old in ((state, earlier.state), (begun, earlier.begun)):
+            for stream, R in old.items():
+                new[stream] = new.get(stream, 0.0) + mean @ R
+    for stream, start, end in _slices(rows, bool(state)):
         if bool(own[:, start:end].any()) and size_of(stream) == end - start:
-            state[stream] = torch.diag_embed(own)[:, :, start:end]
-    return state
+            state[stream] = begun[stream] = torch.diag_embed(own)[:, :, start:end]
+    return state, begun
+
+
+def _slices(rows: Dim, joined: bool) -> list[tuple[Dim, int, int]]:
+    """Return the streams that a token axis is made of, with where each begins and ends: itself, or several parts."""
+    if not joined or len(rows) != 1 or not rows[0].parts:
+        return [(rows, 0, size_of(rows))]
+    ends = torch.tensor([p.length for p in rows[0].parts]).cumsum(0).tolist()  # constants are no stream
+    return [(p.source, e - p.length, e) for p, e in zip(rows[0].parts, ends, strict=True) if p.source]
 
 
 def _token_origins(run: Run, tensor: Tensor, rows: Dim, earlier: StreamState) -> Tensor:
@@ -173,14 +194,14 @@ def _token_origins(run: Run, tensor: Tensor, rows: Dim, earlier: StreamState) ->
     )
 
 
-def accumulate(mine: State, read: State, A: Tensor, queries: Dim, keys: Dim) -> State:
+def accumulate(mine: State, read: State, A: Tensor, queries: Dim, keys: Dim, begun: State) -> State:
     """Return ``R = R + A R``: the state of the keys is added to that of the queries, for every stream alike."""
     return {**mine, **{stream: mine.get(stream, 0.0) + A @ R for stream, R in read.items()}}
 
 
-def keep_last(mine: State, read: State, A: Tensor, queries: Dim, keys: Dim) -> State:
+def keep_last(mine: State, read: State, A: Tensor, queries: Dim, keys: Dim, begun: State) -> State:
     """Return the last attention to each stream, without those before it."""
-    return {**mine, **({keys: A} if keys in read else {stream: A @ R for stream, R in read.items()})}
+    return {**mine, **{stream: A @ R for stream, R in begun.items()}}
 
 
 def explained_scores(

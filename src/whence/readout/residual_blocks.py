@@ -81,7 +81,9 @@ def token_vectors(run: Run, like: Tensor, values: Tensor | None = None) -> Tenso
     batch, tokens = run.trace.batch, run.tokens()
     tensor, axes = unmerge((like if values is None else values).detach(), node_of(like).axes, batch)
     found = token_dims(axes, tokens)
-    at, index = (range(tensor.dim() - 2, tensor.dim() - 1), None) if found is None else found  # none: there is one token
+    at, index = (
+        (range(tensor.dim() - 2, tensor.dim() - 1), None) if found is None else found
+    )  # none: there is one token
     vectors = arrange(precise(tensor), axes, batch, at).reshape(batch.size, -1, math.prod(tensor.shape[d] for d in at))
     return restored(vectors, 2, index).transpose(1, 2)
 

@@ -28,6 +28,7 @@ def has_several_streams(run: Run) -> bool:
 def require_attention(run: Run, method: str, *layers: int | None) -> None:
     """Raise an error for a model without attention, with attention inside windows, or for layers out of range."""
     run.check_whole()
+    choose_answer(run)
     records = run.trace.attentions
     if run.trace.coverage.opaque:
         raise ModelError(
@@ -61,6 +62,38 @@ def require_attention(run: Run, method: str, *layers: int | None) -> None:
     for layer in layers:
         if layer is not None and not -len(records) <= layer < len(records):
             raise MethodError(f"Layer {layer} is out of range: the model has {len(records)} attention layers.")
+
+
+def choose_answer(run: Run) -> None:
+    """Let maps be those of the answer that the target reads, where each sample has several to choose from."""
+    records = [record for record in run.trace.attentions if record.output is not None]
+    sources = [node_of(source.tensor).token_axes for source in run.trace.sources if source.name]
+    given = {atom for axes in sources for dim in axes for atom in dim} - {*run.tokens(), run.trace.batch}
+    axis = next((atom for record in records[-1:] for atom in record.own() if atom in given), None)
+    if axis is None:
+        return
+    for record in records:
+        record.choose(None, None)
+    output = records[-1].output
+    assert output is not None
+    (gradient,) = run.backward([output], keep=True)
+    run.forget()
+    found = records[-1].by_head(gradient.abs(), node_of(output).axes)
+    if found is None:
+        return
+    own = records[-1].own()
+    apart = found.sum(-1).reshape(len(found), *(atom.size for atom in own)).movedim(1 + own.index(axis), 1)
+    read = apart.flatten(2).sum(-1) > 0  # [batch, answers]
+    if bool((read.sum(1) > 1).any()):
+        raise ModelError(
+            f"Each sample has {axis.size} answers to choose from, and the target reads several of them, whose attention "
+            "maps are of different tokens. Explain the score of one answer (target=0, 1, ...), not a difference."
+        )
+    index = read.to(torch.long).argmax(1)
+    run.mask_answer(index)
+    for record in records:
+        if axis in record.own():
+            record.choose(axis, index)
 
 
 def _has_parallel_attentions(run: Run) -> bool:

@@ -17,7 +17,7 @@ from ..targets.specs import Target
 from ..tracing.autograd_graph import sent_back
 from ..tracing.axes import Axes, Dim, size_of
 from ..tracing.node import Node, Source, node_of
-from ..tracing.reductions import per_token, precise
+from ..tracing.reductions import per_token, precise, token_dims
 from ..tracing.residuals import Residual
 from ..tracing.tracer import Trace
 from .boundaries import BackwardContext, BackwardRecorder, BatchedResult, Boundary, HeadRelevance
@@ -358,8 +358,7 @@ class Run:
         """Whether the first attention reads other tokens than those that enter its block: windows, merged tokens."""
         if len(self.boundaries) < 2:
             return False
-        batch = self.trace.batch
-        return self.keys() not in [dim for dim in self.boundaries[0].node.token_axes if dim != (batch,)]
+        return token_dims(self.boundaries[0].node.axes, self.keys()) is None
 
     def keys(self) -> Dim:
         """The axis that the first attention reads; without attention, that of the embedded input."""
@@ -390,6 +389,12 @@ class Run:
             return mask if tokens == self.tokens() else None
         apart = any(name.startswith("decoder") or t.shape[:2] != self.given.shape for name, t in named)
         return mask if mask is not self.given or any(atom in atoms for atom in tokens) or not apart else None
+
+    def mask_answer(self, index: Tensor) -> None:
+        """Take the padding of one answer in each sample, ``[batch]``, where a mask ``[batch, answers, tokens]`` was given."""
+        mask = None if self._forward is None else self._forward.kwargs.get("attention_mask")
+        if isinstance(mask, Tensor) and mask.dim() == 3:
+            self.given = mask[torch.arange(len(mask)), index] == 0
 
     def absent(self, scores: Tensor, tokens: Dim) -> Tensor | None:
         """True where scores ``[batch, positions]`` are of padding: of tokens, or of the user's own input alone."""

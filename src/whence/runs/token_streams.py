@@ -62,7 +62,9 @@ def entries(run: Run) -> list[tuple[Tensor, Dim]]:
             continue
         if not trunk.requires_grad:
             continue
-        if node.learned and record.axes[record.query] not in node.token_axes:  # what queries are told anew in each layer
+        if (
+            node.learned and record.axes[record.query] not in node.token_axes
+        ):  # what queries are told anew in each layer
             continue
         followed.add(node.seq)
         out.append((trunk, record.axes[record.query]))
@@ -127,6 +129,11 @@ def _grid(dim: Dim, run: Run) -> tuple[int, int] | None:
     """Height and width of two axes that are a picture's, unless it was folded on the way there (CLAP's sound)."""
     if len(dim) != 2:
         return None
+    pictures = [node_of(source.tensor).axes for source in run.trace.sources if source.tensor.dim() >= 4]
+    if any(atom.origin().order is not None for atom in dim):
+        return None  # of a picture that was flipped or moved
+    if any((dim[0].origin(),) == axes[-1] or (dim[1].origin(),) == axes[-2] for axes in pictures):
+        return None  # columns first
     rows, columns = dim[0].size, dim[1].size
     sizes = [source.tensor.shape[-2:] for source in run.trace.sources if source.tensor.dim() >= 4]
     cells = [(height / rows, width / columns) for height, width in sizes]
@@ -164,37 +171,49 @@ def patch_places(run: Run) -> tuple[tuple[int, int], Tensor] | None:
     """Where each patch of a picture went, for models that put patches in an order of their own (ViLT draws one).
 
     The gradient of what enters the first block with respect to the pixels, once with every position counted as 1 and
-    once as its number, differs in each patch by the number of the position that the patch went to.
+    once as its number, differs in each pixel by the number of the position that the pixel went to.
 
     Returns:
         The grid, and ``[batch, patches]``: the position of each patch, row by row; ``None`` if that is not so.
     """
-    patch = getattr(getattr(run.model, "config", None), "patch_size", None)
     pixels = [s.tensor for s in run.trace.sources if s.tensor.dim() == 4]
     entry = run.position("position")
-    if not isinstance(patch, int) or len(pixels) != 1 or entry is pixels[0] or not run.tokens():
+    if len(pixels) != 1 or entry is pixels[0] or not run.tokens():
         return None
     sums = per_token(entry, node_of(entry).axes, run.trace.batch, run.tokens())
     numbers = torch.arange(1, sums.shape[1] + 1, dtype=sums.dtype, device=sums.device)
     (once,) = torch.autograd.grad(sums.sum(), pixels, retain_graph=True, materialize_grads=True)
     (numbered,) = torch.autograd.grad((sums * numbers).sum(), pixels, retain_graph=True, materialize_grads=True)
     run.forget()
-    if not bool(once.any()):
+    norm = once.double().square().sum(1)
+    owner = (once.double() * numbered.double()).sum(1) / norm.clamp(min=torch.finfo(torch.float64).tiny)
+    whole = owner.round()
+    error = (numbered.double() - once.double() * whole[:, None]).abs().max()
+    if not bool(norm.any()) or float(error) > 1e-3 * float(numbered.abs().max()):
         return None
-    h, w = (n // patch for n in once.shape[-2:])
-    inner, norm = (_per_patch(once * other, h, w, patch) for other in (numbered, once))
-    places = inner / norm.clamp(min=torch.finfo(norm.dtype).tiny)
-    whole = places.round()
-    expected = whole.reshape(-1, 1, h, w).repeat_interleave(patch, 2).repeat_interleave(patch, 3)
-    error = (numbered[..., : h * patch, : w * patch] - expected * once[..., : h * patch, : w * patch]).abs().max()
-    if not bool((norm > 0).all()) or float(error) > 1e-3 * float(numbered.abs().max()):
+    found = [_laid_out(sample.long() - 1) for sample in torch.where(norm > 0, whole, 0)]
+    grids = {grid for grid, _ in (one for one in found if one is not None)}
+    if len(grids) != 1 or any(one is None for one in found):
         return None
-    return (h, w), whole.long() - 1
+    return grids.pop(), torch.stack([one[1] for one in found if one is not None])
 
 
-def _per_patch(map: Tensor, h: int, w: int, patch: int) -> Tensor:
-    cut = map.double()[..., : h * patch, : w * patch].sum(1)
-    return cut.reshape(-1, h, patch, w, patch).sum((2, 4)).flatten(1)
+def _laid_out(owner: Tensor) -> tuple[tuple[int, int], Tensor] | None:
+    """The grid of patches, and which position each of them went to, row by row.
+
+    Args:
+        owner: ``[height, width]``, the position that each pixel went to; -1: to none.
+    """
+    rows = [i for i in range(len(owner)) if bool((owner[i] >= 0).any())]
+    columns = [j for j in range(owner.shape[1]) if bool((owner[:, j] >= 0).any())]
+    if not rows:
+        return None
+    tops = [i for n, i in enumerate(rows) if n == 0 or not torch.equal(owner[i], owner[rows[n - 1]])]
+    lefts = [j for n, j in enumerate(columns) if n == 0 or not torch.equal(owner[:, j], owner[:, columns[n - 1]])]
+    places = owner[tops][:, lefts].flatten()
+    if bool((places < 0).any()) or len(places.unique()) != len(places):
+        return None
+    return (len(tops), len(lefts)), places
 
 
 def in_order(run: Run, streams: list[Stream], length: int) -> Tensor | None:

@@ -45,6 +45,8 @@ class AttentionRecord:
         reads: what is known of the tensor that the values are projected from.
         ahead: whether queries look at what follows them; a tensor, so that nothing waits for it.
         shown: of a fused attention, how its map is made when it is wanted.
+        choice: an axis of several answers that stand beside one another in each sample, and ``[batch]``, the one of which
+            the map is wanted (multiple choice).
         query_order, key_order: which tokens its rows and columns are, where it has them in another order.
     """
 
@@ -60,6 +62,7 @@ class AttentionRecord:
     reads: Node | None = None
     ahead: Tensor | bool = True
     shown: FusedMap | None = None
+    choice: tuple[Axis, Tensor] | None = None
     query_order: Tensor | None = field(init=False, default=None)
     key_order: Tensor | None = field(init=False, default=None)
 
@@ -79,7 +82,8 @@ class AttentionRecord:
         """How many heads (of windowed attention: heads of all windows), queries and keys."""
         sizes = [math.prod(atom.size for atom in dim if atom is not self.batch) for dim in self.axes]
         queries, keys = sizes[self.query], sizes[self.key]
-        return math.prod(sizes) // (queries * keys), queries, keys
+        answers = 1 if self.choice is None else self.choice[0].size
+        return math.prod(sizes) // (queries * keys * answers), queries, keys
 
     def own(self) -> list[Axis]:
         """The axes of its map that are neither the batch nor queries nor keys: heads, windows."""
@@ -179,7 +183,21 @@ class AttentionRecord:
 
     def arrange(self, tensor: Tensor) -> Tensor:
         """Bring a tensor shaped like the probabilities to ``[batch, heads, queries, keys]``, in float32 or better."""
-        return self.in_order(arrange(precise(tensor), self.axes, self.batch, (self.query, self.key)))
+        return self.in_order(self._chosen(arrange(precise(tensor), self.axes, self.batch, (self.query, self.key))))
+
+    def choose(self, axis: Axis | None, index: Tensor | None) -> None:
+        """Let maps be those of one of several answers in each sample, ``[batch]``; of none: those of all."""
+        self.choice = None if axis is None or index is None else (axis, index)
+
+    def _chosen(self, tensor: Tensor) -> Tensor:
+        """Return ``[batch, heads, queries, keys]`` of one answer, from that of all heads of all answers."""
+        if self.choice is None:
+            return tensor
+        axis, index = self.choice
+        own = self.own()
+        apart = tensor.reshape(len(tensor), *(atom.size for atom in own), *tensor.shape[2:])
+        moved = apart.movedim(1 + own.index(axis), 1)
+        return moved[torch.arange(len(moved)), index].reshape(len(tensor), -1, *tensor.shape[2:])
 
     def in_order(self, tensor: Tensor, samples: slice | None = None) -> Tensor:
         """Bring the rows and columns of ``[batch, heads, queries, keys]`` (or some samples of it) into token order."""
@@ -267,12 +285,7 @@ def _is_map(tensor: Tensor, node: Node, key: int) -> bool:
     value = tensor.detach()
     if node.softmax is not None and _same(node.axes[key], node.softmax):
         alike = [d for d in range(value.dim()) if d != key and node.axes[d] == node.axes[key]]
-        return (
-            not alike
-            or value.is_meta
-            or is_map_along(value, key)
-            or not any(is_map_along(value, d) for d in alike)
-        )
+        return not alike or value.is_meta or is_map_along(value, key) or not any(is_map_along(value, d) for d in alike)
     if node.softmax is not None or node.kind in ("linear", "convolution") or value.is_meta or value.shape[key] < 2:
         return False
     return not bool((value < 0).any()) and is_map_along(value, key)

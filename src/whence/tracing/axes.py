@@ -48,10 +48,11 @@ class Axis:
         parts: those of a concatenation or a slice.
         order: the order in which it holds the entries of another axis.
         whole, stride: the axis that it was split from, and how far apart its entries are there.
+        cells_of: the axis of which its entries are cells (rows of patches, of rows of pixels).
         joined: the axes that were made of it before, to be found again.
     """
 
-    __slots__ = ("joined", "order", "parts", "size", "stride", "whole")
+    __slots__ = ("cells_of", "joined", "order", "parts", "size", "stride", "whole")
 
     def __init__(
         self,
@@ -60,13 +61,20 @@ class Axis:
         order: Order | None = None,
         whole: Axis | None = None,
         stride: int = 1,
+        cells_of: Axis | None = None,
     ) -> None:
         self.size = size
         self.parts = parts
         self.order = order
         self.whole = whole
         self.stride = stride
+        self.cells_of = cells_of
         self.joined: list[Axis] = []
+
+    def origin(self) -> Axis:
+        """Return the axis that it is a part of, or of which its entries are cells."""
+        wider = self.cells_of or self.whole
+        return self if wider is None else wider.origin()
 
     def split(self, first: int) -> tuple[Axis, Axis]:
         """Return the two axes of this one laid out as ``[first, rest]``."""
@@ -101,6 +109,11 @@ CONVOLVING = {
 def fresh(size: int) -> Dim:
     """A new dimension of one new atom; a dimension of size 1 has no atom."""
     return (Axis(size),) if size != 1 else ()
+
+
+def cells(dim: Dim, size: int) -> Dim:
+    """A new dimension whose entries are cells of another one."""
+    return (Axis(size, cells_of=dim[0]),) if size != 1 and len(dim) == 1 else fresh(size)
 
 
 def size_of(dim: Dim) -> int:
@@ -367,7 +380,7 @@ def _linear(step: Step) -> Axes:
 
 def _convolved(step: Step) -> Axes:
     (axes, shape), out = step.known[0], step.out
-    kept = [dim if n == m else fresh(n) for dim, n, m in zip(axes[2:], out[2:], shape[2:], strict=True)]
+    kept = [dim if n == m else cells(dim, n) for dim, n, m in zip(axes[2:], out[2:], shape[2:], strict=True)]
     return (axes[0], fresh(out[1]), *kept)
 
 
@@ -392,7 +405,16 @@ def _stacked(step: Step) -> Axes:
 def _unfolded(step: Step) -> Axes | None:
     """``x.unfold(dim, size, step)``: stretches of one dimension, what is in each of them last."""
     (axes, shape), out = step.known[0], step.out
-    if len(out) != len(shape) + 1:  # patches of a picture (`F.unfold`)
+    if len(shape) == 4 and len(out) == 3:  # patches of a picture (`F.unfold`)
+        names = ("kernel_size", "dilation", "padding", "stride")
+        given = [
+            step.argument(1 + i, name, default)
+            for i, (name, default) in enumerate(zip(names, (1, 1, 0, 1), strict=True))
+        ]
+        pairs = zip(shape[2:], *((n, n) if isinstance(n, int) else n for n in given), strict=True)
+        rows, columns = ((n + 2 * pad - wide * (kernel - 1) - 1) // by + 1 for n, kernel, wide, pad, by in pairs)
+        return axes[0], fresh(out[1]), (*cells(axes[2], rows), *cells(axes[3], columns))
+    if len(out) != len(shape) + 1:
         return None
     dim = step.argument(1, "dimension", 0) % len(axes)
     return (*(fresh(out[i]) if i == dim else a for i, a in enumerate(axes)), fresh(out[-1]))

@@ -10,20 +10,25 @@ Dim = TypeVar("Dim")
 
 
 def letters(equation: Any, dims: Sequence[int]) -> tuple[list[str], str] | None:
-    """The terms of the operands and of the result, ``...`` written out; ``None`` where there is no ``->``.
+    """The terms of the operands and of the result, ``...`` replaced by letters, the result's added if it is not given.
 
     Args:
         equation: such as ``"...qd,...kd->...qk"``.
         dims: how many dimensions each operand has.
     """
-    if not isinstance(equation, str) or "->" not in equation:
+    if not isinstance(equation, str):
         return None
-    left, right = equation.replace(" ", "").split("->")
-    free = [letter for letter in string.ascii_letters if letter not in equation]
+    left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
+    if len(terms) != len(dims):
+        return None
+    free = [letter for letter in string.ascii_letters if letter not in equation]
     hidden = [n - len(term.replace("...", "")) for term, n in zip(terms, dims, strict=True)]
     every = "".join(free[: max((n for term, n in zip(terms, hidden, strict=True) if "..." in term), default=0)])
     written = [term.replace("...", every[len(every) - n :]) for term, n in zip(terms, hidden, strict=True)]
+    if not arrow:
+        named = left.replace("...", "").replace(",", "")
+        right = ("..." if every else "") + "".join(sorted(c for c in set(named) if named.count(c) == 1))
     return written, right.replace("...", every)
 
 

@@ -8,14 +8,15 @@ from torch import Tensor
 
 from . import operations as ops
 from .node import Node
+from .op_call import tensors_in
 
 
 def remember(result: Any, name: str, tensors: list[Tensor]) -> Any:
     """Let what is made of parameters alone, but for weights, know them by ``id``."""
-    if isinstance(result, Tensor) and not any(result is t for t in tensors):
-        found = origins([tensors[ops.WEIGHING[name]]] if name in ops.WEIGHING else tensors)
-        if found:
-            result._whence_made_of = found  # type: ignore[attr-defined]  # as the node of a traced tensor
+    made = [t for t in tensors_in(result) if not any(t is given for given in tensors)]
+    found = origins([tensors[ops.WEIGHING[name]]] if name in ops.WEIGHING else tensors) if made else None
+    for tensor in made if found else ():
+        tensor._whence_made_of = found  # type: ignore[attr-defined]  # as the node of a traced tensor
     return result
 
 

@@ -95,9 +95,14 @@ class Node:
         found = None if self._tensor is None else self._tensor()
         return found if found is not None and getattr(found, "_whence", None) is self else None
 
-    def refers_to(self, tensor: Tensor) -> None:
-        """Remember, without keeping it alive, the tensor that this is the entry of; copies and aliases come later."""
-        if self._tensor is None:
+    def refers_to(self, tensor: Tensor, anew: bool = False) -> None:
+        """Remember, without keeping it alive, the tensor that this is the entry of; copies and aliases come later.
+
+        Args:
+            tensor: the tensor.
+            anew: whether it takes the place of another one, which is about to be overwritten.
+        """
+        if self._tensor is None or anew:
             self._tensor = weakref.ref(tensor)
             self.shape = tensor.shape
             self.dtype = tensor.dtype

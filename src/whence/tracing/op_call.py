@@ -124,4 +124,6 @@ class Call:
         swap = {id(old): new for old, new in zip(self.traced, tensors, strict=True)}
         self.args, self.kwargs = map_tensors((self.args, self.kwargs), lambda t: swap.get(id(t), t))
         self.tensors = [swap.get(id(t), t) for t in self.tensors]
+        self.statistic = swap.get(id(self.statistic), self.statistic)
+        self.probabilities = swap.get(id(self.probabilities), self.probabilities)
         self.traced = tensors

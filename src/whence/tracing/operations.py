@@ -39,7 +39,7 @@ _ALIASES = {
     "linalg_vector_norm": "vector_norm", "linalg_norm": "norm", "special_expit": "sigmoid", "special_erf": "erf",
     "inner": "inner", "adaptive_avg_pool1d": "avg_pool", "adaptive_avg_pool2d": "avg_pool",
     "avg_pool1d": "avg_pool", "avg_pool2d": "avg_pool", "log_sigmoid": "logsigmoid", "_threshold": "threshold",
-    "special_ndtr": "ndtr",
+    "special_ndtr": "ndtr", "special_log_softmax": "log_softmax", "special_logsumexp": "logsumexp",
 }  # fmt: skip
 
 
@@ -97,7 +97,20 @@ STRUCTURAL = {
 }  # fmt: skip
 
 #: Copy a tensor, at most into another type.
-COPYING = {"to", "float", "double", "type_as", "contiguous", "clone", "bfloat16", "half", "alias", "type", "cpu", "cuda"}
+COPYING = {
+    "to",
+    "float",
+    "double",
+    "type_as",
+    "contiguous",
+    "clone",
+    "bfloat16",
+    "half",
+    "alias",
+    "type",
+    "cpu",
+    "cuda",
+}
 
 #: Leave a tensor as it is between bounds.
 CLIPPING = {"clamp", "clamp_min", "clamp_max", "clip", "threshold", "nan_to_num", "hardtanh", "maximum", "minimum"}
@@ -179,6 +192,8 @@ def _baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, 
 def _plus_product(input: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
     """``beta input + alpha product``; with a ``beta`` of 0, ``input`` is not read: it may be uninitialised memory."""
     product = product if alpha == 1 else product * alpha
+    if not input.requires_grad and not input.is_meta and not input.any():
+        return product
     return product if beta == 0 else product + (input if beta == 1 else input * beta)
 
 

@@ -43,9 +43,13 @@ class Recipe(NamedTuple):
         args, kwargs = map_tensors((call.args, call.kwargs), lambda t: known.get(id(t), t))
         return Recipe(call.func, args, kwargs, output, call.inplace)
 
+    def filled(self, values: Callable[[Node], Tensor]) -> tuple[Any, Any]:
+        """Return the arguments with values in the place of nodes."""
+        return _filled(self.args, values), _filled(self.kwargs, values)
+
     def run(self, values: Callable[[Node], Tensor]) -> Tensor:
         """Repeat the operation with other values."""
-        args, kwargs = _filled(self.args, values), _filled(self.kwargs, values)
+        args, kwargs = self.filled(values)
         if self.inplace:
             args = (args[0].clone(), *args[1:])
         found = self.func(*args, **kwargs)

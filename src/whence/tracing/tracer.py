@@ -31,8 +31,10 @@ from .node import Node, Source, attach, distant, edge_of, node_of, past
 from .op_call import Call, Hold, Rule, as_it_is, map_tensors, tensors_in
 from .op_kinds import inherit, kind_of
 from .output_head import OutputHead
+from .recognition.assembled import written
 from .recognition.elementwise import ELEMENTWISE, activation, is_activation, is_mask, keep_root, release_roots
-from .recognition.rewriting import rewritten
+from .recognition.lookups import lookup
+from .recognition.rewriting import Pattern, rewritten
 from .recognition.softmax import EXPONENTIAL, softmax
 from .reordering import moved_axes
 from .replay import Recipe
@@ -101,7 +103,7 @@ class Trace(TorchFunctionMode):
         self._mixers: dict[int, int] = {}  # seq of the node that an attention wrote -> its index
         self._early: list[Tensor] | None = []  # tensors made before the first attention
         self._seq = 0
-        self._in_usual_form = False  # whether what is run now is the usual form of a call
+        self._forms: list[Pattern] = []  # the patterns by which calls are being run in their usual form
         self._held: list[Tensor] = []  # what exponentials were taken of since the last residual addition
         self.sparse_rows = SparseRows()
         self._hidden = False  # whether something was made while gradients were switched off
@@ -142,7 +144,7 @@ class Trace(TorchFunctionMode):
         if origin is None:
             return rows
         node = self._node("embedding", (origin,), self._follow(call, [rows])[0])
-        while origin.parents and origin.kind in ("structural", "selecting"):
+        while origin.parents and (origin.kind in ("structural", "selecting") or origin.name in ("one_hot", "argmax")):
             origin = origin.parents[0]
         return self._source(self._inputs.get(origin.seq, ""), rows, node, embedded=True)
 
@@ -177,6 +179,10 @@ class Trace(TorchFunctionMode):
         call = Call(op.name, "", func, args, kwargs, self.batch, tensors, nodes, traced, op.inplace)
         if op.name == "embedding":
             return self._embed(call)
+        looked_up = lookup(call)
+        if looked_up is not None:
+            with self:
+                return looked_up()
         refuse_checkpoints(traced, self._hooks)
         return self._dispatch(call, op)
 
@@ -187,26 +193,36 @@ class Trace(TorchFunctionMode):
             with torch.enable_grad(), self:
                 result = composite(*call.args, **call.kwargs)
                 return call.args[0].copy_(result) if op.inplace else result
-        form = next(rewritten(call), None) if call.traced and not self._in_usual_form else None
+        if op.inplace and op.name in ("mul", "div") and len(call.traced) > 1 and call.apart():
+            return self._overwrite(call)
+        form = next(rewritten(call, self._forms), None) if call.traced else None
         if form is not None:
-            if op.inplace and call.apart():
-                target: Tensor = call.args[0]
-                with torch.enable_grad():
-                    previous = attach(target.clone(), node_of(target))
-                    with self:
-                        return target.copy_(call.func(previous, *call.args[1:], **call.kwargs))
+            if op.inplace and form.pattern is not written and call.apart():
+                return self._overwrite(call)
             self._withdraw(form.replaces)
-            self._in_usual_form = True
+            self._forms.append(form.pattern)
             try:
                 with torch.enable_grad(), self:
-                    return form.run().contiguous()
+                    made = form.run()
+                    if op.inplace:
+                        return call.args[0].copy_(made)
+                    return made.contiguous() if isinstance(made, Tensor) else made
             finally:
-                self._in_usual_form = False
+                self._forms.pop()
         if torch.is_grad_enabled():
             return self._perform(call)
         self._hidden = True
         with torch.enable_grad():  # the model has switched gradients off (a frozen backbone)
             return self._perform(call) if op.inplace else keep(self._perform(call))
+
+    def _overwrite(self, call: Call) -> Tensor:
+        """Run an in-place operation as one that makes a new tensor, and copy that into its target."""
+        target: Tensor = call.args[0]
+        with torch.enable_grad():
+            previous = attach(target.clone(), node_of(target))
+            node_of(target).refers_to(previous, anew=True)
+            with self:
+                return target.copy_(call.func(previous, *call.args[1:], **call.kwargs))
 
     def _withdraw(self, products: list[Node]) -> None:
         """Take back the records of attentions that turn out to be parts of one."""
@@ -406,6 +422,8 @@ class Trace(TorchFunctionMode):
             outputs = [t for t in outputs if id(t) not in given]
         if not outputs:
             return []
+        if own.name == "copy" and own.tensors[0].shape == own.tensors[1].shape:  # nothing of the target is left
+            own = replace(own, tensors=own.tensors[1:], nodes=own.nodes[1:], traced=own.traced[-1:])
         parents = tuple([n for n in own.nodes if n is not None])
         live = tuple([node_of(t) for t in call.traced if id(t) not in call.blocked])
         depends = {id(t) for t in own.traced or own.tensors}

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F  # noqa: N812  # as everywhere in torch code
 from torch import Tensor
 
 from .. import operations as ops
 from ..learned_queries import is_weight
+from ..node import node_of
 from ..op_call import Call
+from ..replay import restored
 from .contraction import Terms, summed, terms
 
 #: how many entries a constant may have to be looked at
@@ -82,7 +85,9 @@ def _along(matrix: Tensor, vector: bool, learned: bool) -> Along | None:
         return None
     if outputs == 1 and bool(matrix[0, 0]) and bool((matrix == matrix[0, 0]).all()):
         factor = float(matrix[0, 0]) * inputs
-        return lambda x, dim: x.mean(dim, keepdim=True) if abs(factor - 1) < 1e-6 else x.mean(dim, keepdim=True) * factor
+        return lambda x, dim: (
+            x.mean(dim, keepdim=True) if abs(factor - 1) < 1e-6 else x.mean(dim, keepdim=True) * factor
+        )
     if bool(((matrix == 0) | (matrix == 1)).all()) and bool((matrix.sum(1) == 1).all()):
         index = matrix.argmax(1)
         return lambda x, dim: x.index_select(dim, index)
@@ -121,3 +126,19 @@ def _convolution(call: Call) -> Callable[[], Tensor] | None:
     else:
         return None
     return scaled if bias is None else lambda: scaled() + bias.reshape(wide)
+
+
+def constant_features(call: Call) -> Callable[[], Tensor] | None:
+    """Return a linear layer of a tensor with constant features appended as one with a larger bias."""
+    x, weight, bias = call.args[0], call.argument(1, "weight"), call.argument(2, "bias")
+    node = node_of(call.traced[0])
+    if len(call.traced) != 1 or x is not call.traced[0] or node.name != "pad" or len(node.flows) != 1:
+        return None
+    inner = node.flows[0]
+    size = inner.shape[-1]
+    if x.is_meta or inner.shape[:-1] != x.shape[:-1] or size >= x.shape[-1]:
+        return None
+    constant = x.detach()[..., size:].reshape(-1, x.shape[-1] - size)
+    if not bool((constant == constant[:1]).all()):
+        return None
+    return lambda: F.linear(restored(inner), weight[:, :size], F.linear(constant[0], weight[:, size:], bias))

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..einsum_axes import letters
 from ..op_call import Call
 
 #: the letters of each operand, and of the result
@@ -50,25 +51,7 @@ def free(found: Terms, which: int) -> list[int]:
 def equation(call: Call) -> Terms | None:
     """Return the letters of an einsum, ``...`` replaced by letters, the result's added where it is not given."""
     text = call.args[0] if call.args else call.kwargs.get("equation")
-    return explicit(text, [t.dim() for t in call.tensors])
-
-
-def explicit(text: Any, dims: Sequence[int]) -> Terms | None:
-    """Return the letters of an equation, for operands of so many dimensions."""
-    if not isinstance(text, str):
-        return None
-    left, arrow, right = text.replace(" ", "").partition("->")
-    every = left.split(",")
-    if len(every) != len(dims):
-        return None
-    unused = [letter for letter in string.ascii_letters if letter not in text]
-    hidden = [n - len(term.replace("...", "")) for term, n in zip(every, dims, strict=True)]
-    wide = "".join(unused[: max((n for term, n in zip(every, hidden, strict=True) if "..." in term), default=0)])
-    written = [term.replace("...", wide[len(wide) - n :]) for term, n in zip(every, hidden, strict=True)]
-    if not arrow:
-        letters = "".join(term.replace("...", "") for term in every)
-        right = ("..." if wide else "") + "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
-    return written, right.replace("...", wide)
+    return letters(text, [t.dim() for t in call.tensors])
 
 
 def pairwise(call: Call) -> Callable[[], Tensor] | None:
@@ -106,10 +89,12 @@ def separate(call: Call) -> Callable[[], Tensor] | None:
     letters = "".join(every)
     if set(out) - set(letters) or any(letters.count(c) > 1 and c not in out for c in letters):
         return None
-    return lambda: functools.reduce(torch.mul, (_aligned(t, own, out) for t, own in zip(call.tensors, every, strict=True)))
+    return lambda: functools.reduce(
+        torch.mul, (align(t, own, out) for t, own in zip(call.tensors, every, strict=True))
+    )
 
 
-def _aligned(tensor: Tensor, letters: str, out: str) -> Tensor:
+def align(tensor: Tensor, letters: str, out: str) -> Tensor:
     """Return a tensor with the dimensions of ``out``, in their order: summed over the others, of size 1 where missing."""
     over = [i for i, c in enumerate(letters) if c not in out]
     left = "".join(c for c in letters if c in out)

@@ -7,7 +7,9 @@ that keeps it from 0. So does what it divides (``x``, ``x - mean``).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -83,3 +85,30 @@ def is_centering(call: Call) -> bool:
             return bool(here.any()) and same(there.double(), here.double(), TOLERANCE)
     except (UnknownFunctionError, RuntimeError):
         return False
+
+
+def own_statistics(call: Call) -> Callable[[], Any] | None:
+    """Return a norm by statistics of each sample alone, which another kernel computes, in primitive operations."""
+    functional = getattr(call.func, "__module__", "") == "torch.nn.functional"
+    names = ("running_mean", "running_var", "weight", "bias") if functional else ("weight", "bias", "running_mean", "running_var")
+    given = {name: call.argument(i + 1, name) for i, name in enumerate(names)}
+    by_itself = call.argument(5, "use_input_stats" if call.name == "instance_norm" else "training", call.name == "instance_norm")
+    x, node = call.args[0], call.nodes[0]
+    kept = (0, 1) if call.name == "instance_norm" else (1,)
+    dims = [d for d in range(x.dim()) if d not in kept]
+    mixed = node is None or (call.batch.size > 1 and any(call.batch in node.axes[d] for d in dims))
+    if mixed or not by_itself or given["running_mean"] is not None or x is not call.traced[0] or len(call.traced) > 1:
+        return None
+    eps = call.argument(7, "eps", 1e-5)
+    wide = (-1, *(1,) * (x.dim() - 2))
+
+    def run() -> Any:
+        mean = x.mean(dims, keepdim=True)
+        centred = x - mean
+        deviation = torch.rsqrt((centred * centred).mean(dims, keepdim=True) + eps)
+        made = centred * deviation
+        made = made if given["weight"] is None else made * given["weight"].reshape(wide)
+        made = made if given["bias"] is None else made + given["bias"].reshape(wide)
+        return (made, mean.flatten(), deviation.flatten()) if call.name.startswith("native") else made
+
+    return run

@@ -7,24 +7,25 @@ The trace compares the two values and keeps the model's own call where they diff
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .. import operations as ops
 from ..node import Node, node_of
-from ..op_call import Call
+from ..op_call import Call, tensors_in
 from ..replay import UnknownFunctionError, restored
-from . import elementwise
-from .constant_maps import usual_map
+from . import assembled, elementwise, products
+from .constant_maps import constant_features, usual_map
 from .contraction import pairwise, separate
-from .joined_attention import joined, products
-from .softmax import is_map_along
+from .deviation import own_statistics
+from .joined_attention import joined
 from .sums import COMPLETING, usual_sum
 
-Usual = Callable[[], Tensor]
+Usual = Callable[[], Any]
+Pattern = Callable[[Call], Usual | tuple[Usual, list[Node]] | None]
 
 
 class Form(NamedTuple):
@@ -33,30 +34,44 @@ class Form(NamedTuple):
     Attributes:
         run: computes its value.
         replaces: products of maps and values that are part of it, and no attentions of their own any more.
+        pattern: by which it was found.
     """
 
     run: Usual
     replaces: list[Node]
+    pattern: Pattern
+
+
 
 #: relative difference up to which two forms of an operation count as equal
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 
-def rewritten(call: Call) -> Iterator[Form]:
-    """Yield the forms in which a call may be run instead: those that have its value."""
+def rewritten(call: Call, used: Sequence[Pattern] = ()) -> Iterator[Form]:
+    """Yield the forms in which a call may be run instead: those that have its value.
+
+    Args:
+        call: the call.
+        used: patterns of the forms that the call is part of, which are not applied again.
+    """
     for names, pattern in _PATTERNS:
-        usual = pattern(call) if call.name in names else None
-        if usual is not None and _has_value(call, usual):
-            yield Form(usual, products(call) if pattern is joined else [])
+        found = pattern(call) if call.name in names and pattern not in used else None
+        if found is None:
+            continue
+        form = Form(*found, pattern) if isinstance(found, tuple) else Form(found, [], pattern)
+        if _has_value(call, form.run):
+            yield form
 
 
 def _has_value(call: Call, usual: Usual) -> bool:
     with torch.no_grad():
         args = (call.args[0].detach().clone(), *call.args[1:]) if call.inplace else call.args
         expected = call.func(*args, **call.kwargs)
+        expected = args[0] if expected is None else expected
         try:
-            return equal(usual(), expected)
-        except (UnknownFunctionError, RuntimeError):  # something that it needs is gone
+            pairs = zip(tensors_in(usual()), tensors_in(expected), strict=True)
+            return all(equal(made, own) for made, own in pairs)
+        except (UnknownFunctionError, RuntimeError, ValueError):  # something that it needs is gone
             return False
 
 
@@ -74,9 +89,10 @@ def equal(a: Tensor, b: Tensor) -> bool:
 
 
 def _summing(call: Call) -> Usual | None:
-    """A sum fused with a product or a scattering, where what it is added to depends on the input (a residual)."""
+    """A sum fused with a product of two traced tensors, or with what it is added to (a residual connection)."""
     first = call.argument(0, "input")
-    if not isinstance(first, Tensor) or not first.requires_grad:
+    product = call.name != "index_add" and len(call.traced) > 1
+    if not isinstance(first, Tensor) or not (first.requires_grad or product):
         return None
     if call.name == "index_add" and not call.argument(3, "source").requires_grad:
         return None
@@ -120,20 +136,12 @@ def _multiplied(call: Call) -> Usual | None:
     if not isinstance(dim, int) or not 1 < x.shape[dim] <= 3 or call.argument(2, "keepdim", False):
         return None
     node = node_of(x)
-    parts = stacked(node)
+    parts = assembled.parts_of(node)
     if parts is not None and node.recipe is not None:
         along = node.recipe.args[1] if len(node.recipe.args) > 1 else node.recipe.kwargs.get("dim", 0)
         if along % x.dim() == dim % x.dim():
             return lambda: functools.reduce(torch.mul, [restored(p) if isinstance(p, Node) else p for p in parts])
     return lambda: functools.reduce(torch.mul, x.unbind(dim))
-
-
-def stacked(node: Node) -> list[Node | Tensor] | None:
-    """Return the parts of a stack or concatenation: nodes of those that depend on the input, other tensors."""
-    if node.name not in ("stack", "cat") or node.recipe is None:
-        return None
-    given = node.recipe.args[0] if node.recipe.args else node.recipe.kwargs.get("tensors")
-    return list(given) if isinstance(given, tuple | list) else None
 
 
 def _quotient(call: Call) -> Usual | None:
@@ -155,40 +163,7 @@ def _exponent(node: Node) -> object:
     return None if recipe is None else recipe.args[1] if len(recipe.args) > 1 else recipe.kwargs.get("exponent")
 
 
-def _weighted_sum(call: Call) -> Usual | None:
-    """``(A.unsqueeze(-1) * v.unsqueeze(-3)).sum(-2)``, a product with an attention map, as an einsum."""
-    node = node_of(call.traced[0])
-    dims = call.argument(1, "dim")
-    factors = [parent.tensor for parent in node.flows] if node.kind == "gate" and node.name == "mul" else []
-    if len(factors) != 2 or dims is None or call.argument(2, "keepdim", False) or "dtype" in call.kwargs:
-        return None
-    size = call.traced[0].dim()
-    over = {d % size for d in ([dims] if isinstance(dims, int) else dims)}
-    a, b = factors
-    if a is None or b is None or a.dim() != size or b.dim() != size or len(over) != 1:
-        return None
-    (key,) = over
-    if not any(_is_wide_map(t, other, key) for t, other in ((a, b), (b, a))):
-        return None
-    letters = "abcdefghijklmnopqrstuvwxyz"[:size]
-    kept = [[i for i in range(size) if t.shape[i] > 1 or call.traced[0].shape[i] == 1] for t in (a, b)]
-    texts = ["".join(letters[i] for i in own) for own in kept]
-    shapes = [[t.shape[i] for i in own] for t, own in zip((a, b), kept, strict=True)]
-    out = "".join(letters[i] for i in range(size) if i not in over)
-    if set(out) - set("".join(texts)):
-        return None
-    return lambda: torch.einsum(f"{texts[0]},{texts[1]}->{out}", a.reshape(shapes[0]), b.reshape(shapes[1]))
-
-
-def _is_wide_map(tensor: Tensor, values: Tensor, key: int) -> bool:
-    """Return whether a tensor is an attention map that is broadcast over features, and values over queries."""
-    value = tensor.detach()
-    features = [d for d in range(value.dim()) if value.shape[d] == 1 and values.shape[d] > 1]
-    queries = [d for d in range(value.dim()) if value.shape[d] > 1 and values.shape[d] == 1]
-    return bool(features and queries) and not bool((value < 0).any()) and is_map_along(value, key)
-
-
-_PATTERNS: list[tuple[set[str], Callable[[Call], Usual | None]]] = [
+_PATTERNS: list[tuple[set[str], Pattern]] = [
     ({"addmm", "addmv", "index_add"}, _summing),
     (COMPLETING, usual_sum),
     ({"add", "sub"}, _alpha),
@@ -199,9 +174,20 @@ _PATTERNS: list[tuple[set[str], Callable[[Call], Usual | None]]] = [
     ({"mul"}, elementwise.shifted_gate),
     ({"prod"}, _multiplied),
     ({"mul"}, _quotient),
-    ({"sum"}, _weighted_sum),
+    ({"sum"}, products.summed_product),
+    ({"sum"}, products.summed_later),
+    ({"div"}, products.divided_later),
+    ({"add"}, products.blocks),
     ({"einsum"}, separate),
     ({"einsum"}, pairwise),
     ({*ops.PRODUCTS, "linear", *ops.CONVOLUTIONS}, usual_map),
+    ({*ops.PRODUCTS, "linear"}, products.pooled),
+    ({"linear", "tensordot", "inner"}, products.as_matmul),
+    ({"linear"}, constant_features),
     ({"cat", "stack"}, joined),
+    ({"stack"}, assembled.stacked_slices),
+    ({"split", "chunk", "tensor_split", "split_with_sizes"}, assembled.taken_apart),
+    ({"add"}, assembled.padded_sum),
+    ({"setitem"}, assembled.written),
+    ({"batch_norm", "native_batch_norm", "instance_norm"}, own_statistics),
 ]

@@ -30,7 +30,7 @@ def softmax(call: Call) -> Call | None:
         if len(call.traced) != 2 or len(nodes) < 2:
             return None
         root = dominator(nodes)
-        root = None if root is None else _without_shift(root, nodes)
+        root = None if root is None else _without_shift(root)
     else:
         root = _scores(nodes[0])
     if root is None:
@@ -39,7 +39,7 @@ def softmax(call: Call) -> Call | None:
     if x is None or x.is_meta:
         return None
     inner = [n for node in nodes for n in region(node, root)]
-    if not any(n.numel < root.numel for n in inner) or any(n.weighted for n in inner):
+    if not any(n.numel < root.numel or n.name == "log_softmax" for n in inner) or any(n.weighted for n in inner):
         return None
     with torch.no_grad():
         value = call.func(*call.args, **call.kwargs)
@@ -70,17 +70,27 @@ def _scores(node: Node) -> Node | None:
     return None
 
 
-def _without_shift(root: Node, nodes: list[Node]) -> Node:
+def _without_shift(root: Node) -> Node:
     """Return the scores that an exponential was taken of, without what was subtracted from all of them."""
     if root.name in ("exp", "exp2") and root.flows:
         scores = root.flows[0]
-        while scores.kind in ("add", "center") and any(parent.numel < scores.numel for parent in scores.flows):
+        while _is_shifted(scores):
             further = dominator(scores.flows)
             if further is None or further.numel != scores.numel or further.tensor is None:
                 break
             scores = further
         return scores if scores.tensor is not None else root
     return root
+
+
+def _is_shifted(scores: Node) -> bool:
+    """Return whether one number for each row was added to scores: their maximum, which may be a constant."""
+    if scores.kind in ("add", "center"):
+        return any(parent.numel < scores.numel for parent in scores.flows)
+    if scores.kind != "shift-by-constant" or scores.recipe is None:
+        return False
+    constants = [a for a in scores.recipe.args if isinstance(a, Tensor)]
+    return len(constants) == 1 and constants[0].dim() == len(scores.shape) and constants[0].shape[-1] == 1
 
 
 def sums_to_one(value: Tensor) -> int | None:

@@ -1,0 +1,271 @@
+"""Contractions in several steps as one: products that are summed afterwards, block by block, or divided afterwards.
+
+``(A.unsqueeze(-1) * v.unsqueeze(-3)).sum(-2)``, ``A[..., :4] @ v[..., :4, :] + A[..., 4:] @ v[..., 4:, :]`` and
+``(e @ v) / e.sum(-1, keepdim=True)`` are products with an attention map.
+"""
+
+from __future__ import annotations
+
+import functools
+import string
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..learned_queries import is_weight
+from ..node import Node, node_of
+from ..op_call import Call, map_tensors, tensors_in
+from ..replay import Recipe, UnknownFunctionError, restored
+from .contraction import Terms, align, free, summed, terms
+from .softmax import is_map_along
+
+Usual = Callable[[], Tensor]
+
+#: kinds of operations that are products of two tensors
+CONTRACTIONS = ("mix", "matmul", "linear")
+#: how many products one sum may join
+MOST = 64
+
+
+def recorded(node: Node) -> Call | None:
+    """Return the operation that made a tensor, with its operands restored; ``None`` if some are gone."""
+    if node.recipe is None:
+        return None
+    nodes: dict[int, Node] = {}
+
+    def restore(parent: Node) -> Tensor:
+        tensor = restored(parent)
+        nodes[id(tensor)] = parent
+        return tensor
+
+    try:
+        args, kwargs = node.recipe.filled(restore)
+    except (UnknownFunctionError, RuntimeError):
+        return None
+    tensors = tensors_in(args, kwargs)
+    traced = [t for t in tensors if id(t) in nodes]
+    return Call(
+        node.name, node.kind, node.recipe.func, args, kwargs, node.batch, tensors, [nodes.get(id(t)) for t in tensors], traced
+    )
+
+
+def again(call: Call, swap: dict[int, Tensor]) -> Tensor:
+    """Run a recorded operation with some operands (by ``id``) replaced."""
+    args, kwargs = map_tensors((call.args, call.kwargs), lambda t: swap.get(id(t), t))
+    out: Tensor = call.func(*args, **kwargs)
+    return out
+
+
+def summed_product(call: Call) -> Usual | None:
+    """Return a sum over a product of broadcast tensors as an einsum, if one of them is a map or a weight."""
+    x, dims = call.traced[0], call.argument(1, "dim")
+    node = node_of(x)
+    if dims is None or "dtype" in call.kwargs or node.name != "mul" or node.kind not in ("gate", "scale"):
+        return None
+    over = {d % x.dim() for d in ([dims] if isinstance(dims, int) else dims)}
+    factors = () if node.recipe is None else node.recipe.args
+    if len(factors) != 2 or not all(isinstance(f, Node | Tensor) for f in factors) or len(over) != 1:
+        return None
+    (key,) = over
+    shapes = [(1,) * (x.dim() - len(f.shape)) + tuple(f.shape) for f in factors]
+    if any(shape[key] < 2 for shape in shapes) or not _is_contracted(factors, shapes, key):
+        return None
+    letters = string.ascii_letters[: x.dim()]
+    kept = [[i for i in range(x.dim()) if shape[i] > 1 or x.shape[i] == 1] for shape in shapes]
+    texts = ["".join(letters[i] for i in own) for own in kept]
+    sizes = [[shape[i] for i in own] for shape, own in zip(shapes, kept, strict=True)]
+    out = letters.replace(letters[key], "")
+
+    def run() -> Tensor:
+        a, b = ((restored(f) if isinstance(f, Node) else f).reshape(size) for f, size in zip(factors, sizes, strict=True))
+        made = torch.einsum(f"{texts[0]},{texts[1]}->{out}", a, b)
+        return made.unsqueeze(key) if call.argument(2, "keepdim", False) else made
+
+    return run
+
+
+def _is_contracted(factors: Any, shapes: list[tuple[int, ...]], key: int) -> bool:
+    """Return whether one factor of a product is a map over the dimension that is summed, or a weight."""
+    for mine, other in ((0, 1), (1, 0)):
+        node, rest = factors[mine], factors[other]
+        if isinstance(node, Tensor):
+            if is_weight(node):
+                return True
+            continue
+        features = [d for d, (m, n) in enumerate(zip(shapes[mine], shapes[other], strict=True)) if m == 1 and n > 1]
+        queries = [d for d, (m, n) in enumerate(zip(shapes[mine], shapes[other], strict=True)) if m > 1 and n == 1]
+        along = key - len(shapes[mine])
+        if not features or not isinstance(rest, Node) or not (queries or node.axes[along] == rest.axes[along]):
+            continue
+        if _is_map(node, along):
+            return True
+    return False
+
+
+def _is_map(node: Node, dim: int) -> bool:
+    try:
+        with torch.no_grad():
+            value = restored(node).detach()
+    except (UnknownFunctionError, RuntimeError):
+        return False
+    return not value.is_meta and not bool((value < 0).any()) and is_map_along(value, dim)
+
+
+def pooled(call: Call) -> Usual | None:
+    """Return a product of values and a map without queries, over the same tokens, as one with a single query."""
+    found = terms(call)
+    if found is None or len(call.traced) != 2:
+        return None
+    for which in (0, 1):
+        value, node, values = call.tensors[which], call.nodes[which], call.nodes[1 - which]
+        over, beside = summed(found, which), free(found, which)
+        alone = not beside or (which == 1 and all(value.shape[d] == 1 for d in beside))
+        if not alone or len(over) != 1 or node is None or values is None or value.shape[over[0]] < 2:
+            continue
+        same = values.axes[summed(found, 1 - which)[0]] == node.axes[over[0]]
+        if same and free(found, 1 - which) and _is_map(node, over[0]):
+            return functools.partial(_one_query, call, found, which)
+    return None
+
+
+def _one_query(call: Call, found: Terms, which: int) -> Tensor:
+    """Return a product as ``[..., 1, keys] @ [..., keys, features]``."""
+    mine, other = found[0][which], found[0][1 - which]
+    key = mine[summed(found, which)[0]]
+    batch = "".join(c for c in found[1] if c in mine and c in other)
+    features = "".join(c for c in other if c not in mine)
+    map_ = align(call.tensors[which], mine, batch + key)
+    values = align(call.tensors[1 - which], other, batch + key + features)
+    made = torch.matmul(map_.unsqueeze(-2), values.flatten(len(batch) + 1)).squeeze(-2)
+    return align(made.reshape(*made.shape[:-1], *values.shape[len(batch) + 1 :]), batch + features, found[1])
+
+
+def summed_later(call: Call) -> Usual | None:
+    """Return a sum over a product with a weight, ``einsum("bhsd,ohd->bsho").sum(2)``, as one product."""
+    dims = call.argument(1, "dim")
+    node = node_of(call.traced[0])
+    if node.kind != "linear" or not node.weighted or dims is None or "dtype" in call.kwargs:
+        return None
+    product = recorded(node)
+    found = None if product is None or call.argument(2, "keepdim", False) else terms(product)
+    if product is None or found is None:
+        return None
+    over = {found[1][d] for d in ([dims] if isinstance(dims, int) else dims)}
+    if not all(letter in term for letter in over for term in found[0]):
+        return None
+    out = "".join(c for c in found[1] if c not in over)
+    return functools.partial(torch.einsum, f"{found[0][0]},{found[0][1]}->{out}", *product.tensors)
+
+
+def divided_later(call: Call) -> Usual | None:
+    """Return ``(e @ v) / e.sum()`` as ``(e / e.sum()) @ v``, if ``e / e.sum()`` is an attention map."""
+    if len(call.traced) != 2 or len(call.args) != 2:
+        return None
+    above, below = call.nodes[:2]
+    product = None if above is None or above.kind not in ("mix", "matmul") else recorded(above.layout())
+    found = None if product is None or above is not above.layout() else terms(product)
+    if product is None or found is None or below is None or call.args[1].dim() != call.args[0].dim():
+        return None
+    for which in (0, 1):
+        mine = found[0][which]
+        over = summed(found, which)
+        wide = [n for c, n in zip(found[1], call.args[1].shape, strict=True) if c not in mine]
+        if len(over) != 1 or any(n > 1 for n in wide):
+            continue
+        e = product.tensors[which]
+        total = align(call.args[1], found[1], mine)
+        with torch.no_grad():
+            map_ = e.detach() / total.detach()
+            if map_.shape != e.shape or bool((map_ < 0).any()) or not is_map_along(map_, over[0]):
+                continue
+        return functools.partial(_divided_first, product, e, call.args[1], found[1], mine)
+    return None
+
+
+def _divided_first(product: Call, e: Tensor, total: Tensor, out: str, mine: str) -> Tensor:
+    return again(product, {id(e): e / align(total, out, mine)})
+
+
+def blocks(call: Call) -> tuple[Usual, list[Node]] | None:
+    """Return a sum of products of slices that together are two whole tensors as one product of these.
+
+    Returns:
+        The product, and the products that it replaces.
+    """
+    if len(call.traced) != 2 or call.name != "add":
+        return None
+    leaves: list[Node] = []
+    for tensor in call.traced:
+        _collect(node_of(tensor), leaves)
+    if not 2 <= len(leaves) <= MOST or any(leaf.kind not in CONTRACTIONS for leaf in leaves):
+        return None
+    if any(_sliced(leaf) is None or _sliced(leaf) is not _sliced(leaves[0]) for leaf in leaves):
+        return None
+    products = [product for product in map(recorded, leaves) if product is not None]
+    found = [terms(product) for product in products]
+    if len(products) != len(leaves) or found[0] is None or any(other != found[0] for other in found):
+        return None
+    first = products[0]
+    whole = {id(first.tensors[i]): _whole([p.tensors[i] for p in products], [p.nodes[i] for p in products], summed(found[0], i)) for i in (0, 1)}
+    given = {key: value for key, value in whole.items() if value is not None}
+    return (functools.partial(again, first, given), leaves) if len(given) == 2 else None
+
+
+def _sliced(leaf: Node) -> Node | None:
+    """Return the tensor that an operand of a product is a slice of."""
+    for parent in leaf.flows:
+        if parent.kind in ("structural", "selecting") and len(parent.flows) == 1 and parent.flows[0].numel > parent.numel:
+            return parent.flows[0]
+    return None
+
+
+def _collect(node: Node, leaves: list[Node]) -> None:
+    """Collect the summands of a sum."""
+    if len(leaves) > MOST:
+        return
+    if node.kind == "add" and node.name == "add" and not node.residual:
+        for parent in node.flows:
+            _collect(parent, leaves)
+    elif node.kind == "shift" and _adds_zero(node.recipe):
+        _collect(node.flows[0], leaves)
+    else:
+        leaves.append(node)
+
+
+def _adds_zero(recipe: Recipe | None) -> bool:
+    return recipe is not None and any(isinstance(a, int | float) and a == 0 for a in recipe.args)
+
+
+def _whole(parts: list[Tensor], nodes: list[Node | None], dims: list[int]) -> Tensor | None:
+    """Return the tensor that some slices are cut from, if they are all of it, in order; constants are joined."""
+    if len(dims) != 1:
+        return None
+    if all(node is None for node in nodes):
+        return torch.cat(parts, dims[0])
+    origins = [node.flows[0] for node in nodes if node is not None and len(node.flows) == 1]
+    if len(origins) != len(parts) or any(origin is not origins[0] for origin in origins):
+        return None
+    try:
+        whole = restored(origins[0])
+        with torch.no_grad():
+            return whole if torch.equal(torch.cat(parts, dims[0]), whole) else None
+    except (UnknownFunctionError, RuntimeError):
+        return None
+
+
+def as_matmul(call: Call) -> Usual | None:
+    """Return a product of two matrices with a map by another name (``F.linear``, ``tensordot``) as a matrix product."""
+    found = terms(call)
+    if found is None or len(call.traced) != 2 or any(t.dim() != 2 for t in call.tensors):
+        return None
+    if not any(_is_map(node, summed(found, i)[0]) for i, node in enumerate(call.nodes) if node is not None and summed(found, i)):
+        return None
+    (key,) = (c for c in found[0][0] if c not in found[1])
+    rows, columns = found[1]
+    first = 0 if rows in found[0][0] else 1
+    left, right = call.tensors[first], call.tensors[1 - first]
+    return lambda: torch.matmul(
+        align(left, found[0][first], rows + key), align(right, found[0][1 - first], key + columns)
+    )
