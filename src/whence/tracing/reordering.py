@@ -31,6 +31,8 @@ def moved_axes(call: Call, output: Tensor, batch: Axis) -> Axes | None:
     if not _may_move(call) or output.is_meta:
         return None
     known = _operands(call)
+    if call.name in JOINING and len(known) < 2:  # one tensor beside nothing (a cache not yet filled)
+        return None
     root = _origin(list(known.values())) if known else None
     if root is None or root.numel != output.numel():
         return None

@@ -8,12 +8,13 @@ its values: is it homogeneous, is it odd, does it equal another function?
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
+from .learned_queries import is_weight
 from .node import Node
 from .op_call import Call, map_tensors, tensors_in
 
@@ -131,6 +132,81 @@ def region(end: Node, root: Node) -> list[Node]:
             found[node.seq] = node
             stack += node.flows
     return [found[seq] for seq in sorted(found)]
+
+
+#: answers to questions about regions, by their structure
+_ANSWERS: dict[Hashable, Any] = {}
+ANSWERS = 4096
+
+T = TypeVar("T")
+
+
+def remembered(
+    question: str, ends: Sequence[Node], roots: Sequence[Node], answer: Callable[[], T], last: Recipe | None = None
+) -> T:
+    """Return the answer to a question about the function from some tensors to others.
+
+    It depends on the operations between them alone, so that it is given once for all blocks of a model, and for all
+    explanations. Where constants that are no weights are part of the function it is found anew each time.
+
+    Args:
+        question: its name.
+        ends: the tensors that are functions of others.
+        roots: the others.
+        answer: finds the answer.
+        last: an operation on the ends that the question is about.
+    """
+    key = _structure(ends, roots, last)
+    if key is None:
+        return answer()
+    if (question, key) not in _ANSWERS:
+        if len(_ANSWERS) >= ANSWERS:
+            _ANSWERS.clear()
+        _ANSWERS[question, key] = answer()
+    found: T = _ANSWERS[question, key]
+    return found
+
+
+def _structure(ends: Sequence[Node], roots: Sequence[Node], last: Recipe | None) -> Hashable:
+    """Return the operations from some tensors to others, as a value that can be compared; ``None`` if it cannot."""
+    numbers = {root: -1 - i for i, root in enumerate(roots)}
+    inner: dict[int, Node] = {}
+    stack = list(ends)
+    while stack:
+        node = stack.pop()
+        if node not in numbers and node.seq not in inner:
+            inner[node.seq] = node
+            stack += node.flows
+            if len(inner) > REACH:
+                return None
+    numbers |= {inner[seq]: i for i, seq in enumerate(sorted(inner))}
+    out: list[Hashable] = [(root.shape, root.dtype, root.device) for root in roots]
+    recipes = [inner[seq].recipe for seq in sorted(inner)] + ([] if last is None else [last])
+    for recipe in recipes:
+        parts = _UNKNOWN if recipe is None else _described((recipe.args, recipe.kwargs), numbers)
+        if recipe is None or parts is _UNKNOWN:
+            return None
+        out += [recipe.func, recipe.output, parts]
+    return (*out, tuple(numbers[end] for end in ends))
+
+
+_UNKNOWN = object()
+
+
+def _described(value: Any, numbers: dict[Node, int]) -> Hashable:
+    """Return an argument as a value that can be compared."""
+    if isinstance(value, Node):
+        return ("node", numbers[value]) if value in numbers else _UNKNOWN
+    if isinstance(value, Tensor):
+        return ("constant", value.shape) if value.numel() == 1 or is_weight(value) else _UNKNOWN
+    if isinstance(value, dict):
+        value = tuple(value.items())
+    if isinstance(value, tuple | list):
+        inner = tuple(_described(v, numbers) for v in value)
+        return _UNKNOWN if _UNKNOWN in inner else inner
+    if isinstance(value, slice):
+        return "slice", value.start, value.stop, value.step
+    return value if isinstance(value, Hashable) else _UNKNOWN
 
 
 def sample(node: Node, seed: int = 0) -> Tensor:

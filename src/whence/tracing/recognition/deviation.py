@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..node import Node
 from ..op_call import Call
-from ..replay import Recipe, UnknownFunctionError, dominator, evaluate, region, sample, same
+from ..replay import Recipe, UnknownFunctionError, dominator, evaluate, region, remembered, sample, same
 
 #: factors at which functions are compared: large enough that the constants added to variances do not matter
 LARGE = 2.0**12
@@ -43,6 +43,12 @@ def is_deviation(scale: Node, tensor: Node, degree: int) -> bool:
         return False
     if root.device.type == "meta":
         return any(node.name in ("rsqrt", "sqrt", "std", "norm") for node in region(scale, root))
+    return remembered(
+        f"deviation {degree}", (scale, tensor), (root,), lambda: _is_deviation(scale, tensor, root, degree)
+    )
+
+
+def _is_deviation(scale: Node, tensor: Node, root: Node, degree: int) -> bool:
     x = sample(root)
     try:
         with torch.no_grad():
@@ -77,6 +83,12 @@ def is_centering(call: Call) -> bool:
         return False
     if root.device.type == "meta":
         return call.name == "sub"
+    question = f"centering {call.name} {wide is first} {call.kwargs}"
+    return remembered(question, (wide, narrow), (root,), lambda: _stays(call, root))
+
+
+def _stays(call: Call, root: Node) -> bool:
+    """Return whether a call has the same value if a number is added to all of its root."""
     x = sample(root)
     recipe = Recipe.of(call, {id(t): n for t, n in zip(call.tensors, call.nodes, strict=True) if n is not None}, 0)
     try:

@@ -16,7 +16,7 @@ from .. import operations as ops
 from ..learned_queries import is_weight
 from ..node import Node, node_of
 from ..op_call import Call
-from ..replay import Recipe, UnknownFunctionError, evaluate, sample, same
+from ..replay import Recipe, UnknownFunctionError, evaluate, remembered, sample, same
 
 #: operations that may complete a sum
 COMPLETING = {
@@ -109,7 +109,12 @@ def _combines(node: Node) -> bool:
         return False
     if node.kind.startswith("shift"):
         return all(isinstance(a, Node) or _is_zero(a) for a in node.recipe.args)
-    return node.kind != "scale" or not any(map(is_weight, _constants(node.recipe)))
+    return node.kind != "scale" or not any(is_weight(t) or _varies(t) for t in _constants(node.recipe))
+
+
+def _varies(constant: Tensor) -> bool:
+    """Return whether a constant multiplies entries with different numbers: a rotation of queries, for instance."""
+    return constant.numel() > 1 and (constant.is_meta or bool((constant != constant.flatten()[0]).any()))
 
 
 def _is_zero(value: object) -> bool:
@@ -126,11 +131,17 @@ def _shape_of_sum(call: Call, parts: list[Node]) -> torch.Size | None:
     """Return the shape of a call that, as a function of some tensors, is their sum; ``None`` if it is not."""
     if parts[0].device.type == "meta":
         return None
-    known = {id(t): node_of(t) for t in call.traced}
+    nodes = [node_of(t) for t in call.traced]
+    recipe = Recipe.of(call, {id(t): node for t, node in zip(call.traced, nodes, strict=True)}, 0)
+    return remembered("sum", nodes, parts, lambda: _tried_as_sum(recipe, parts), recipe)
+
+
+def _tried_as_sum(recipe: Recipe, parts: list[Node]) -> torch.Size | None:
+    """Return the shape of an operation whose value at some samples is their sum; ``None`` if it is not."""
     values = {part: sample(part, i) for i, part in enumerate(parts)}
     try:
         with torch.no_grad():
-            found = Recipe.of(call, known, 0).run(functools.partial(evaluate, given=values))
+            found = recipe.run(functools.partial(evaluate, given=values))
     except (UnknownFunctionError, RuntimeError):
         return None
     if not isinstance(found, Tensor) or found.numel() != parts[0].numel:
