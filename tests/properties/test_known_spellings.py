@@ -609,7 +609,7 @@ def test_row_weights_have_the_precision_of_the_model(method, attend):
     streams = {s.shape[1]: s for s in found.streams.values()}
     close(streams[5], expected.mean(1), EXACT)
     if method == "rollout":
-        close(streams[3], torch.full((2, 3), 1 / 6), EXACT)
+        close(streams[3], torch.full((2, 3), 1 / 6, dtype=torch.float64), EXACT)
 
 
 # -- calls that may be refused, but only by a WhenceError --------------------------------------------------------------

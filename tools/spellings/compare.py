@@ -20,8 +20,6 @@ from tools.spellings.model import Net, inputs
 
 #: of the largest score, logit and gradient; torch's own hardsigmoid has a constant of float32 in its backward pass
 EQUAL, SAME = 1e-6, {"logits": 1e-8, "gradients": 1e-7}
-#: how many times its own rounding an explanation may differ, and how much at most
-TIMES, MOST = 20, 1e-3
 TARGET = 1
 #: seconds; an explanation of these models takes a hundredth of one
 LONGEST = 20.0
@@ -132,17 +130,16 @@ def answer(model: nn.Module, given: Tensor, method: str, explain: Callable[..., 
         return Answer(crashed=f"{type(error).__name__}: {line}")
 
 
-def distance(scores: Tensor, usual: Tensor) -> float:
-    """Return the largest difference over the largest usual score; infinity where shapes differ."""
-    if scores.shape != usual.shape:
+def distance(values: Tensor, usual: Tensor, scale: Tensor | None = None) -> float:
+    """Return the largest difference over the largest value of ``scale`` (``usual``); infinity where shapes differ."""
+    if values.shape != usual.shape:
         return float("inf")
-    if not usual.numel():
-        return 0.0
-    return float((scores - usual).abs().max() / usual.abs().max().clamp(min=1e-300))
+    largest = (usual if scale is None else scale).abs().max().clamp(min=1e-300)
+    return float((values - usual).abs().max() / largest)
 
 
-def outcome(usual: Answer, other: Answer, allowed: float = EQUAL) -> Outcome:
-    """Compare an answer with that of the usual spelling; distances below ``allowed`` are rounding."""
+def outcome(usual: Answer, other: Answer) -> Outcome:
+    """Compare an answer with that of the usual spelling."""
     if usual.crashed:
         return Outcome("CRASH", f"the usual spelling: {usual.crashed}")
     if other.crashed:
@@ -151,8 +148,9 @@ def outcome(usual: Answer, other: Answer, allowed: float = EQUAL) -> Outcome:
         return Outcome("inapplicable", usual.refused)
     if other.refused:
         return Outcome("refused", other.refused)
-    apart = {k: distance(s, usual.scores[k]) for k, s in other.scores.items() if k in usual.scores}
-    off = [f"{k} {d:.0e}" for k, d in apart.items() if not d < allowed]
+    scale = usual.scores["scores"]  # patches may be zero beside a class token
+    apart = {k: distance(s, usual.scores[k], scale) for k, s in other.scores.items() if k in usual.scores}
+    off = [f"{k} {d:.0e}" for k, d in apart.items() if not d < EQUAL]
     new = sorted(other.notes - usual.notes)
     if off:
         return Outcome("noted", f"{', '.join(off)}: {'; '.join(new)}") if new else Outcome("SILENT", ", ".join(off))
@@ -170,16 +168,6 @@ def built(case: Case) -> Net:
 def usual_answer(case: Case, method: str) -> Answer:
     """Return the answer of the usual spelling, which many cases share."""
     return answer(built(case), inputs(case), method)
-
-
-@functools.lru_cache(maxsize=4096)
-def rounding(case: Case, method: str) -> float:
-    """Return by how much scores change when every weight of the usual spelling changes in its last digits."""
-    model, draw = Net(case), torch.Generator().manual_seed(0)
-    for p in model.parameters():
-        p.data *= 1 + 1e-15 * torch.randn(p.shape, generator=draw, dtype=p.dtype)
-    usual, moved = usual_answer(case, method).scores, answer(model, inputs(case), method).scores
-    return max((distance(moved[k], s) for k, s in usual.items() if k in moved), default=0.0)
 
 
 class DifferentFunctionError(Exception):
@@ -205,13 +193,5 @@ def check_function(case: Case) -> None:
 def compared(case: Case, methods: list[str] | tuple[str, ...]) -> dict[str, Outcome]:
     """Compare a case with its usual spelling for each method."""
     check_function(case)
-    return {m: _compared(case, m) for m in methods}
-
-
-def _compared(case: Case, method: str) -> Outcome:
-    usual, other = usual_answer(case.usual, method), answer(built(case), inputs(case), method)
-    found = outcome(usual, other)
-    if found.kind not in ("SILENT", "noted"):
-        return found
-    allowed = TIMES * rounding(case.usual, method)  # large where relevance is divided by a sum near zero
-    return outcome(usual, other, min(allowed, MOST)) if allowed > EQUAL else found
+    given = inputs(case)
+    return {m: outcome(usual_answer(case.usual, m), answer(built(case), given, m)) for m in methods}

@@ -10,7 +10,15 @@ from typing import Any, overload
 import torch
 from torch import nn
 
-from ..errors import InputError, MethodError, NumericalError, SamplesMixedError, WhenceWarning
+from ..errors import (
+    InputError,
+    MethodError,
+    ModelError,
+    NumericalError,
+    SamplesMixedError,
+    WhenceError,
+    WhenceWarning,
+)
 from ..explanations.explanation import Explanation, Explanations
 from ..methods.base import Method
 from ..methods.registry import create
@@ -95,11 +103,25 @@ def explain(
         if batch == 1:
             raise
         alone = [
-            request.explain(*sample_of((args, kwargs), batch, i), 1, own)
+            _alone(request, sample_of((args, kwargs), batch, i), own)
             for i, own in enumerate(zip(*(each(t, batch) for t in targets), strict=True))
         ]
         found = [Explanation.join(list(parts)) for parts in zip(*alone, strict=True)]
     return Explanations(found) if isinstance(target, Every) else found[0]
+
+
+def _alone(request: Request, given: tuple[list[Any], dict[str, Any]], targets: Sequence[Target]) -> list[Explanation]:
+    """Explain one sample of a batch whose samples cannot be told apart inside the model."""
+    try:
+        return request.explain(*given, 1, targets)
+    except WhenceError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            "The samples of the batch cannot be told apart inside the model, and it does not run on one of them alone "
+            f"({type(error).__name__}: {error}). Explain the model that it was made from (before torch.export, for "
+            "instance), or export it with a dynamic batch."
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -119,6 +141,15 @@ class Request:
         method = create(self.method, self.options)
         with forwarded(self.model, args, kwargs, batch, method, targets, self.checkpoints, self.inside) as runs:
             found = [self._read(run, method, lambda: first_bad_value(self.model, args, kwargs)) for run in runs]
+        hidden = runs[0].trace.coverage.hidden
+        if hidden:
+            warnings.warn(
+                f"Part of the model runs in code that is not seen ({', '.join(sorted(set(hidden)))}: TorchScript, "
+                "torch.vmap, an extension). It was differentiated plainly, and attentions and residual connections in it "
+                f"are missed by '{method.name}'. Explain the model in eager mode, without torch.jit.",
+                WhenceWarning,
+                stacklevel=3,
+            )
         opaque = runs[0].trace.coverage.opaque
         if opaque and runs[0].rulebook.rules:
             warnings.warn(

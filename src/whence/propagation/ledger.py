@@ -402,8 +402,15 @@ def _sufficient_operand(call: Call) -> tuple[Tensor, float] | None:
     if call.kind == "attention":
         query, key, value = (call.argument(i, name) for i, name in enumerate(("query", "key", "value")))
         distinct = len({id(query), id(key), id(value)} & {id(t) for t in call.traced}) == 3 == len(call.traced)
-        return (min(query, key, key=Tensor.numel), 2.0) if distinct else None
-    return (min(call.traced, key=Tensor.numel), 1.0) if call.kind in PRODUCTS and len(call.traced) == 2 else None
+        own = _of_samples(call, [query, key]) if distinct else []
+        return (min(own, key=Tensor.numel), 2.0) if own else None
+    own = _of_samples(call, call.traced) if call.kind in PRODUCTS and len(call.traced) == 2 else []
+    return (min(own, key=Tensor.numel), 1.0) if own else None
+
+
+def _of_samples(call: Call, tensors: list[Tensor]) -> list[Tensor]:
+    """Return the tensors that differ between samples; a learned query that all share has one gradient for all."""
+    return [t for t in tensors if call.batch.size == 1 or any(call.batch in dim for dim in node_of(t).axes)]
 
 
 def _with_gradient_of_output(made: Tensor, hook: Callable[[Tensor], None]) -> None:

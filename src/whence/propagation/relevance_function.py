@@ -85,12 +85,12 @@ class BackwardOp:
 
     def vjp(self, cotangent: Tensor) -> tuple[Tensor, ...]:
         """Return the vector-Jacobian product of the operation itself."""
-        weight = self.weight
+        weight = None if self.weight is None else self.weight.to(cotangent.dtype)  # another, where it ran under autocast
         if weight is not None and self.by_rows:
             return (among(self.sparse_rows.alive(cotangent), lambda rows: torch.matmul(rows, weight), cotangent),)
         if not self.result.requires_grad:  # a plain sum
             return (cotangent,) * len(self.inputs)
-        return torch.autograd.grad(self.result, self.inputs, cotangent, retain_graph=True)
+        return torch.autograd.grad(self.result, self.inputs, cotangent.to(self.result.dtype), retain_graph=True)
 
     @property
     def by_rows(self) -> bool:

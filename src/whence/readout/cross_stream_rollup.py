@@ -229,7 +229,7 @@ def explained_scores(
         else:  # a single token has no axis
             counts = per_sample(nonzero, axes, run.trace.batch)[:, None]
         rows = counts != 0
-        weights = rows / rows.sum(-1, keepdim=True).clamp(min=1)
+        weights = rows.to(counts.dtype) / rows.sum(-1, keepdim=True).clamp(min=1)
         if every:
             real = rows.new_ones(rows.shape) if run.mask is None or run.mask.shape != rows.shape else ~run.mask
             weights = (real & rows.any(-1, keepdim=True)).to(weights.dtype)

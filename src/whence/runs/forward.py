@@ -201,7 +201,15 @@ class Forward:
         with uncollected(), trace:
             placed = [trace.input(str(i), a) if isinstance(a, Tensor) else a for i, a in enumerate(args)]
             named = {k: trace.input(k, v) if isinstance(v, Tensor) else v for k, v in kwargs.items()}
-            return self.model._call_impl(*placed, **named)  # as model(...), but not compiled
+            try:
+                return self.model._call_impl(*placed, **named)  # as model(...), but not compiled
+            except AssertionError as error:
+                if not str(error).startswith("Guard failed"):
+                    raise
+                raise ModelError(
+                    f"The model was exported for inputs of other shapes ({error}). Explain inputs of these shapes, or "
+                    "export it with dynamic shapes."
+                ) from error
 
     def _checkpoints(self) -> Checkpoints:
         return Checkpoints(self.checkpoints, self.model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,10 @@ EXACT = {
     "structural", "selecting", "extreme", "identity", "linear", "convolution", "reduce", "scale", "add",
     "shift-by-constant", "center", "discrete",
 }  # fmt: skip
+
+
+#: the name of a step of the autograd graph that belongs to an operation of torch itself
+NATIVE = re.compile(r"[A-Za-z]+Backward\d+")
 
 
 class Coverage:
@@ -41,14 +46,25 @@ class Coverage:
         self._met: list[tuple[set[int], str, str, str | None]] = []
         self._foreign: Counter[str] = Counter()
         self.opaque: list[str] = []  # kernels that may be attentions
+        self.hidden: list[str] = []  # torch's own operations in code that is not seen: TorchScript, vmap, extensions
 
     def count(self, nodes: Iterable[Node], name: str, kind: str, rule: Callable[..., Any] | None) -> None:
         """Note one operation, by its outputs."""
         made = {node.seq for node in nodes}
         self._met.append((made, name, kind, None if rule is None else getattr(rule, "__name__", str(rule))))
 
-    def foreign(self, name: str, inputs: int) -> None:
-        """Note a tensor made by code that torch functions do not show (a custom autograd function) from some inputs."""
+    def foreign(self, name: str, inputs: int, new: bool = False) -> None:
+        """Note a tensor made by code that torch functions do not show (a custom autograd function) from some inputs.
+
+        Args:
+            name: of the step of the autograd graph that made it.
+            inputs: how many tensors of the trace it was made from.
+            new: whether the tensor itself was never seen; others were overwritten.
+        """
+        scripted = name == "CppFunction"
+        name = "TorchScript" if scripted else name
+        if scripted or (new and NATIVE.fullmatch(name)):
+            self.hidden.append(name)
         self._foreign[name] += 1
         self.suspect(name.removesuffix("Backward"), inputs)
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from ..errors import ModelError
 from . import operations as ops
 from .attention_record import AttentionRecord
 from .autograd_graph import AutogradGraph
@@ -188,6 +189,11 @@ class Trace(TorchFunctionMode):
 
     def _dispatch(self, call: Call, op: ops.Operation) -> Any:
         """Run a call, the primitive operations that it is composed of, or the same call in its usual form."""
+        if call.traced and (call.traced[0].is_nested or "nested" in op.name):
+            raise ModelError(
+                "The model computes with nested (jagged) tensors, in which Whence does not follow samples and tokens. "
+                "Give it padded tensors and a mask."
+            )
         composite = self._composite(call, op)
         if composite is not None:
             with torch.enable_grad(), self:
@@ -242,7 +248,7 @@ class Trace(TorchFunctionMode):
             return known
         # made by code that torch functions do not show: a custom autograd function
         parents = self.autograd_graph.behind(tensor) or (() if known is None else (known,))
-        self.coverage.foreign(maker, max(len(parents), self.autograd_graph.inputs(tensor)))
+        self.coverage.foreign(maker, max(len(parents), self.autograd_graph.inputs(tensor)), known is None)
         sources = [(p.axes, [math.prod(atom.size for atom in dim) for dim in p.axes]) for p in parents]
         axes = guess(tensor.shape, sources, self.batch) if known is None else known.axes
         return node_of(self.autograd_graph.attach(tensor, self._node("foreign", parents, axes)))
@@ -270,8 +276,10 @@ class Trace(TorchFunctionMode):
         if op.name in ops.OPENED and hasattr(call.func, "__code__"):
             return ops.opened(call.func)
         takes = getattr(self.rules.get("attention"), "takes", None)  # a rule may be for some operands alone
-        apart = op.name in ops.ATTENTION and (self.maps or (takes is not None and not takes(call)))
-        return attend if apart else None
+        if op.name not in ops.ATTENTION:
+            return None
+        learned = not getattr(call.argument(2, "value"), "requires_grad", False)  # values that no token is part of
+        return attend if self.maps or learned or (takes is not None and not takes(call)) else None
 
     def _classify(self, call: Call) -> AttentionRecord | None:
         """Find out what kind of operation a call is; return the record of an attention, if it is one."""

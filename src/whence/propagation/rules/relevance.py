@@ -279,14 +279,16 @@ class RelevanceRules:
 
 def _apply_layer_rule(op: BackwardOp, R: Tensor, rule: Callable[[LinearLayer, Tensor], Tensor]) -> Tensor:
     """Apply a rule to a weighted sum, reusing the product of its forward pass; rows of zero relevance are left out."""
-    apply, weight = op.apply, op.weight
+    apply, own = op.apply, op.weight
     assert apply is not None
-    assert weight is not None
-    x = op.inputs[0].detach()
+    assert own is not None
+    dtype = own.dtype  # the output may be of another one, where the layer ran under autocast
+    x, weight, output, R = (t.detach().to(dtype) for t in (op.inputs[0], own, op.output, R))
+    bias = None if op.bias is None else op.bias.to(dtype)
     if not op.by_rows:
-        return rule(LinearLayer(apply, x, weight, op.bias, op.output, lambda s: op.vjp(s)[0]), R)
+        return rule(LinearLayer(apply, x, weight, bias, output, lambda s: op.vjp(s)[0]), R).to(op.inputs[0].dtype)
 
     def run(R: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        return rule(LinearLayer(apply, x, weight, op.bias, y, lambda s: torch.matmul(s, weight)), R)
+        return rule(LinearLayer(apply, x, weight, bias, y, lambda s: torch.matmul(s, weight)), R)
 
-    return among(op.sparse_rows.alive(R), run, R, x, op.output)
+    return among(op.sparse_rows.alive(R), run, R, x, output).to(op.inputs[0].dtype)
