@@ -78,15 +78,17 @@ def in_float64(self, x):
     return self._norm(x) * self.weight if self.with_scale else self._norm(x)
 
 
-GEMMA_METHODS = ["attn-lrp", "pa-lrp", "res-lrp", "libragrad", "conservative-lrp"]
+GEMMA_METHODS = {  # of a model with embeddings in every layer, LibraGrad has the read-outs that need no common blocks
+    "attn-lrp": {}, "pa-lrp": {}, "res-lrp": {}, "libragrad": {"readout": "input-x-gradient"}, "conservative-lrp": {},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("method", GEMMA_METHODS)
 def test_gemma4_unmodified_is_explained_as_with_rsqrt(monkeypatch, method):
     model, inputs = gemma4(), ids(2, 7)
-    found = whence.explain(model, inputs, method, at_last_token)
+    found = whence.explain(model, inputs, method, at_last_token, **GEMMA_METHODS[method])
     monkeypatch.setattr(modeling_gemma4.Gemma4RMSNorm, "_norm", by_rsqrt)
-    expected = whence.explain(model, inputs, method, at_last_token)
+    expected = whence.explain(model, inputs, method, at_last_token, **GEMMA_METHODS[method])
     close(found.logits, expected.logits, FLOAT32_INSIDE)
     close(found.scores, expected.scores, 10 * FLOAT32_INSIDE)
     assert set(found.coverage.plain) == set(expected.coverage.plain)
@@ -96,9 +98,9 @@ def test_gemma4_unmodified_is_explained_as_with_rsqrt(monkeypatch, method):
 def test_gemma4_in_float64_is_explained_as_with_rsqrt(monkeypatch, method):
     monkeypatch.setattr(modeling_gemma4.Gemma4RMSNorm, "forward", in_float64)
     model, inputs = gemma4(), ids(2, 7)
-    found = whence.explain(model, inputs, method, at_last_token)
+    found = whence.explain(model, inputs, method, at_last_token, **GEMMA_METHODS[method])
     monkeypatch.setattr(modeling_gemma4.Gemma4RMSNorm, "_norm", by_rsqrt)
-    expected = whence.explain(model, inputs, method, at_last_token)
+    expected = whence.explain(model, inputs, method, at_last_token, **GEMMA_METHODS[method])
     close(found.scores, expected.scores, EXACT)
 
 
@@ -451,7 +453,7 @@ def test_values_times_transposed_attention(block, norm, method):
     close(found(x), usual(x), EXACT)
     a, b = (whence.explain(m, x, method, 1) for m in (usual, found))
     assert a.grid == b.grid == (4, 5)
-    assert float(a.scores.abs().max()) > 0
+    assert float(a.scores.abs().max()) > 0 or method == "grad-cam"  # whose positive part may be empty
     close(b.scores, a.scores, limit(method))
 
 

@@ -72,7 +72,9 @@ class ResidualList(list[Residual]):
         a, b = call.nodes[:2]
         if a is None or b is None or a.root is b.root or call.tensors[0].shape != call.tensors[1].shape:
             return
-        found = self._trunk(call.tensors[0], a, b) or self._trunk(call.tensors[1], b, a)
+        found = self._trunk(call.tensors[0], a, b)
+        if found is None and call.name != "sub":  # what is subtracted is no stream that goes on
+            found = self._trunk(call.tensors[1], b, a)
         if found is not None:
             trunk, between = found
             branch = call.tensors[1 if between[0] is b else 0]

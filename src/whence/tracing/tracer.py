@@ -278,7 +278,7 @@ class Trace(TorchFunctionMode):
         takes = getattr(self.rules.get("attention"), "takes", None)  # a rule may be for some operands alone
         if op.name not in ops.ATTENTION:
             return None
-        learned = not getattr(call.argument(2, "value"), "requires_grad", False)  # values that no token is part of
+        learned = not call.argument(2, "value").requires_grad  # values that no token is part of
         return attend if self.maps or learned or (takes is not None and not takes(call)) else None
 
     def _classify(self, call: Call) -> AttentionRecord | None:
@@ -520,7 +520,9 @@ class Trace(TorchFunctionMode):
                 and tensor.requires_grad
                 and all(end.seq > node.seq and end.between(node) is not None for end in ends)
             ):
-                return tensor
+                projected = node.weighted and not any(n.weighted for end in ends for n in end.paths(node))
+                before = node.flows[0].tensor if projected and node.flows else None  # of packed keys and values
+                return tensor if before is None else before
         return None
 
     def _inside(self, nodes: list[Node]) -> list[int]:

@@ -196,10 +196,10 @@ class Factors:
         return list(found.values())
 
     def is_elementwise(self) -> bool:
-        """Return whether all denominators have as many elements as the largest factor: none is a sum or a norm."""
+        """Return whether all denominators are activations of as many elements as the largest factor: no sums, no norms."""
         size = max(node.numel for node, _ in self.nodes)
         below = [node for node, power in self.nodes if power < 0]
-        return all(min(n.moved_from().numel, n.root.moved_from().numel) == size for n in below)
+        return all(n.activated and min(n.moved_from().numel, n.root.moved_from().numel) == size for n in below)
 
 
 def regrouped(call: Call) -> Callable[[], Tensor] | None:
@@ -267,14 +267,14 @@ def shifted_gate(call: Call) -> Callable[[], Tensor] | None:
 
 
 def _closes(node: Node) -> bool:
-    """Return whether a function of one tensor is 0 for large arguments of one sign."""
+    """Return whether a function of one tensor is bounded, and 0 for large arguments of one sign."""
     x = torch.full(node.root.shape, FAR, dtype=node.root.dtype, device=node.root.device)
     try:
         with torch.no_grad():
             ends = [float(evaluate(node, {node.root: sign * x}).abs().max()) for sign in (1, -1)]
     except (UnknownFunctionError, RuntimeError):
         return False
-    return min(ends) < 1e-6
+    return min(ends) < 1e-6 and max(ends) < FAR / 2
 
 
 def constant_multiple(call: Call) -> Callable[[], Tensor] | None:

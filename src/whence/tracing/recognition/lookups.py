@@ -13,6 +13,7 @@ import torch.nn.functional as F  # noqa: N812  # as everywhere in torch code
 from torch import Tensor
 
 from ..learned_queries import is_weight
+from ..node import Node
 from ..op_call import Call
 from .contraction import align, summed, terms
 
@@ -27,7 +28,7 @@ def lookup(call: Call) -> Callable[[], Tensor] | None:
     """Return a lookup of rows of a learned table as an embedding; ``None`` if the call is something else."""
     if call.name not in NAMES or call.traced or len(call.tensors) != 2:
         return None
-    known = [t for t, node in zip(call.tensors, call.nodes, strict=True) if node is not None]
+    known = [t for t, node in zip(call.tensors, call.nodes, strict=True) if node is not None and _is_given(node)]
     tables = [t for t in call.tensors if is_weight(t) and t.is_floating_point() and t.dim() == 2]
     if len(known) != 1 or len(tables) != 1 or known[0] is tables[0] or known[0].is_meta:
         return None
@@ -44,6 +45,13 @@ def lookup(call: Call) -> Callable[[], Tensor] | None:
     with torch.no_grad():
         expected = call.func(*call.args, **call.kwargs)
         return run if isinstance(expected, Tensor) and torch.equal(run(), expected) else None
+
+
+def _is_given(node: Node) -> bool:
+    """Return whether integers are the user's own, at most moved or as one-hot rows; not computed from them."""
+    while node.parents and (node.kind in ("structural", "selecting") or node.name == "one_hot"):
+        node = node.parents[0]
+    return node.kind == "input"
 
 
 def _indices(call: Call, index: Tensor, table: Tensor) -> tuple[Callable[[], Tensor], bool] | None:
