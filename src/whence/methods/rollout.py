@@ -75,4 +75,7 @@ class Rollout(AttentionLevel):
         """Return the mean of the queries' state and of the state that is read."""
         before = mine if self.residual else {}
         total = A.sum(-1, keepdim=True) + bool(self.residual)
-        return {stream: R / total.clamp(min=1e-30) for stream, R in accumulate(before, read, A, queries, keys, begun).items()}
+        return {
+            stream: R / total.clamp(min=1e-30)
+            for stream, R in accumulate(before, read, A, queries, keys, begun).items()
+        }

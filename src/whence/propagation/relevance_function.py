@@ -85,7 +85,9 @@ class BackwardOp:
 
     def vjp(self, cotangent: Tensor) -> tuple[Tensor, ...]:
         """Return the vector-Jacobian product of the operation itself."""
-        weight = None if self.weight is None else self.weight.to(cotangent.dtype)  # another, where it ran under autocast
+        weight = (
+            None if self.weight is None else self.weight.to(cotangent.dtype)
+        )  # another, where it ran under autocast
         if weight is not None and self.by_rows:
             return (among(self.sparse_rows.alive(cotangent), lambda rows: torch.matmul(rows, weight), cotangent),)
         if not self.result.requires_grad:  # a plain sum

@@ -86,7 +86,7 @@ class ResidualList(list[Residual]):
             new.attended = self._attended(new, inside)
             self.append(new)
             self._sums.clear()
-        elif (earlier := self._beside(a, b)) is not None:
+        elif call.name != "sub" and (earlier := self._beside(a, b)) is not None:
             self._join(earlier, call.tensors[1 if node_of(earlier.output) is a.layout() else 0], output, inside)
         elif not self.light:
             self._sums[node_of(output).seq] = call.tensors[:2]

@@ -138,5 +138,3 @@ def elementwise_of_stacked(call: Call) -> Node | None:
             return None
         node = node.flows[0]
     return None
-
-

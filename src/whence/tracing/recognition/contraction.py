@@ -89,9 +89,7 @@ def separate(call: Call) -> Callable[[], Tensor] | None:
     letters = "".join(every)
     if set(out) - set(letters) or any(letters.count(c) > 1 and c not in out for c in letters):
         return None
-    return lambda: functools.reduce(
-        torch.mul, (align(t, own, out) for t, own in zip(call.tensors, every, strict=True))
-    )
+    return lambda: functools.reduce(torch.mul, (align(t, own, out) for t, own in zip(call.tensors, every, strict=True)))
 
 
 def align(tensor: Tensor, letters: str, out: str) -> Tensor:

@@ -102,9 +102,15 @@ def _stays(call: Call, root: Node) -> bool:
 def own_statistics(call: Call) -> Callable[[], Any] | None:
     """Return a norm by statistics of each sample alone, which another kernel computes, in primitive operations."""
     functional = getattr(call.func, "__module__", "") == "torch.nn.functional"
-    names = ("running_mean", "running_var", "weight", "bias") if functional else ("weight", "bias", "running_mean", "running_var")
+    names = (
+        ("running_mean", "running_var", "weight", "bias")
+        if functional
+        else ("weight", "bias", "running_mean", "running_var")
+    )
     given = {name: call.argument(i + 1, name) for i, name in enumerate(names)}
-    by_itself = call.argument(5, "use_input_stats" if call.name == "instance_norm" else "training", call.name == "instance_norm")
+    by_itself = call.argument(
+        5, "use_input_stats" if call.name == "instance_norm" else "training", call.name == "instance_norm"
+    )
     x, node = call.args[0], call.nodes[0]
     kept = (0, 1) if call.name == "instance_norm" else (1,)
     dims = [d for d in range(x.dim()) if d not in kept]

@@ -116,7 +116,9 @@ def _heads(found: list[_Product], name: str, dim: int) -> Usual | None:
     if name == "cat" and all(p.rows is first.rows for p in found):  # the features of one head, in parts
         if len(first.columns) > 1:
             return None
-        return lambda: first.moved(first.again(_value(first.rows), [torch.cat([_value(p.columns[0]) for p in found], -1)]))
+        return lambda: first.moved(
+            first.again(_value(first.rows), [torch.cat([_value(p.columns[0]) for p in found], -1)])
+        )
 
     def run() -> Tensor:
         rows = torch.stack([_value(p.rows) for p in found], -3)

@@ -71,7 +71,9 @@ def _indices(call: Call, index: Tensor, table: Tensor) -> tuple[Callable[[], Ten
     places = "".join(c for i, c in enumerate(found[0][which]) if i != over[0])
     if found[1][:-1] != places:
         return None
-    return lambda: align(index, found[0][which], places + found[0][which][over[0]]).argmax(-1), summed(found, 1 - which) == [1]
+    return lambda: align(index, found[0][which], places + found[0][which][over[0]]).argmax(-1), summed(
+        found, 1 - which
+    ) == [1]
 
 
 def _is_one_hot(value: Tensor, dim: int) -> bool:

@@ -47,7 +47,15 @@ def recorded(node: Node) -> Call | None:
     tensors = tensors_in(args, kwargs)
     traced = [t for t in tensors if id(t) in nodes]
     return Call(
-        node.name, node.kind, node.recipe.func, args, kwargs, node.batch, tensors, [nodes.get(id(t)) for t in tensors], traced
+        node.name,
+        node.kind,
+        node.recipe.func,
+        args,
+        kwargs,
+        node.batch,
+        tensors,
+        [nodes.get(id(t)) for t in tensors],
+        traced,
     )
 
 
@@ -79,7 +87,9 @@ def summed_product(call: Call) -> Usual | None:
     out = letters.replace(letters[key], "")
 
     def run() -> Tensor:
-        a, b = ((restored(f) if isinstance(f, Node) else f).reshape(size) for f, size in zip(factors, sizes, strict=True))
+        a, b = (
+            (restored(f) if isinstance(f, Node) else f).reshape(size) for f, size in zip(factors, sizes, strict=True)
+        )
         made = torch.einsum(f"{texts[0]},{texts[1]}->{out}", a, b)
         return made.unsqueeze(key) if call.argument(2, "keepdim", False) else made
 
@@ -208,7 +218,12 @@ def blocks(call: Call) -> tuple[Usual, list[Node]] | None:
     if len(products) != len(leaves) or found[0] is None or any(other != found[0] for other in found):
         return None
     first = products[0]
-    whole = {id(first.tensors[i]): _whole([p.tensors[i] for p in products], [p.nodes[i] for p in products], summed(found[0], i)) for i in (0, 1)}
+    whole = {
+        id(first.tensors[i]): _whole(
+            [p.tensors[i] for p in products], [p.nodes[i] for p in products], summed(found[0], i)
+        )
+        for i in (0, 1)
+    }
     given = {key: value for key, value in whole.items() if value is not None}
     return (functools.partial(again, first, given), leaves) if len(given) == 2 else None
 
@@ -216,7 +231,11 @@ def blocks(call: Call) -> tuple[Usual, list[Node]] | None:
 def _sliced(leaf: Node) -> Node | None:
     """Return the tensor that an operand of a product is a slice of."""
     for parent in leaf.flows:
-        if parent.kind in ("structural", "selecting") and len(parent.flows) == 1 and parent.flows[0].numel > parent.numel:
+        if (
+            parent.kind in ("structural", "selecting")
+            and len(parent.flows) == 1
+            and parent.flows[0].numel > parent.numel
+        ):
             return parent.flows[0]
     return None
 
@@ -260,7 +279,9 @@ def as_matmul(call: Call) -> Usual | None:
     found = terms(call)
     if found is None or len(call.traced) != 2 or any(t.dim() != 2 for t in call.tensors):
         return None
-    if not any(_is_map(node, summed(found, i)[0]) for i, node in enumerate(call.nodes) if node is not None and summed(found, i)):
+    if not any(
+        _is_map(node, summed(found, i)[0]) for i, node in enumerate(call.nodes) if node is not None and summed(found, i)
+    ):
         return None
     (key,) = (c for c in found[0][0] if c not in found[1])
     rows, columns = found[1]

@@ -42,7 +42,6 @@ class Form(NamedTuple):
     pattern: Pattern
 
 
-
 #: relative difference up to which two forms of an operation count as equal
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 
