@@ -30,6 +30,9 @@ class Family:
         mask: the name of its padding mask, where samples can be padded on the right, and
         padded: the inputs that have the padded axis second, with what to pad them with.
         note: what a reader of the table should know.
+        queries: parts of the names of parameters that are tokens of the model's own, such as DETR's queries.
+        norms, activations, gates, residuals: how many the model has, where the number that
+            :func:`tools.conformance.regions.implied` derives is not it; each with a comment that says why.
     """
 
     name: str
@@ -43,6 +46,11 @@ class Family:
     mask: str = ""
     padded: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
+    queries: tuple[str, ...] = ()
+    norms: int | None = None
+    activations: int | None = None
+    gates: int | None = None
+    residuals: int | None = None
 
     def model(self, implementation: str = "") -> nn.Module:
         """The model, seeded, in float64."""

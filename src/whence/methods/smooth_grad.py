@@ -21,9 +21,9 @@ from torch import Tensor
 
 from ..errors import MethodError
 from ..runs.run import Run
-from ..tracing.axes import Axes, Dim, size_of
+from ..tracing.axes import Axes, Dim, order_of, size_of
 from ..tracing.node import node_of
-from ..tracing.reductions import arrange, precise, spread
+from ..tracing.reductions import arrange, precise, restored, spread
 from .base import Reading
 from .integrated_gradients import GradientAverage
 from .registry import method
@@ -82,6 +82,9 @@ class SmoothGrad(GradientAverage):
         shape = [1 if batch in dim else n for n, dim in zip(clean.shape, axes, strict=True)]
         drawn = torch.from_numpy(np.random.default_rng([self.seed, k]).standard_normal(shape)).to(clean.device)
         tokens = run.tokens() if run.tokens() in axes else axes[1]
+        order = order_of(node_of(place).axes[axes.index(tokens)])
+        index = None if order is None else order.index
+        clean = restored(clean, axes.index(tokens), index)
         padding = _padding(run, axes, tokens)
         if padding.dim():
             rank = ((~padding).long().cumsum(axes.index(tokens)) - 1).clamp(min=0)
@@ -90,7 +93,8 @@ class SmoothGrad(GradientAverage):
             arrange(precise(clean).masked_fill(padding, limit), axes, batch) for limit in (-torch.inf, torch.inf)
         )
         sigma = self.noise * (high.amax(1) - low.amin(1))
-        return (drawn.to(sigma) * spread(sigma, axes, batch)).to(clean)
+        noise = (drawn.to(sigma) * spread(sigma, axes, batch)).to(clean)
+        return noise if index is None else restored(noise.expand_as(clean), axes.index(tokens), index.argsort(-1))
 
 
 def _padding(run: Run, axes: Axes, tokens: Dim) -> Tensor:

@@ -46,10 +46,12 @@ class AutogradGraph:
 
     def _behind(self, stack: list[Any]) -> tuple[Node, ...]:
         found: dict[int, Node] = {}
+        seen: set[Any] = set()
         while stack:
             step: Any = stack.pop()
-            if step is None:
+            if step is None or step in seen:
                 continue
+            seen.add(step)
             node = self._nodes.get(step._sequence_nr(), getattr(getattr(step, "variable", None), "_whence", None))
             if isinstance(node, Node) and node.batch is self._batch:
                 found[node.seq] = node

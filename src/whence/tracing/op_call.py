@@ -97,6 +97,13 @@ class Call:
     plain: bool = False
     composed: bool = False
 
+    def copy(self) -> Call:
+        """Return the operation as it is now, whatever becomes of it."""
+        return Call(
+            self.name, self.kind, self.func, self.args, self.kwargs, self.batch, self.tensors, self.nodes, self.traced,
+            self.inplace,
+        )  # fmt: skip
+
     def apart(self) -> bool:
         """Become the operation that makes a new tensor in place of overwriting one; ``False`` if there is none."""
         if self.kwargs.get("inplace"):

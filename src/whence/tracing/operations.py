@@ -192,9 +192,9 @@ def _baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, 
 def _plus_product(input: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
     """``beta input + alpha product``; with a ``beta`` of 0, ``input`` is not read: it may be uninitialised memory."""
     product = product if alpha == 1 else product * alpha
-    if not input.requires_grad and not input.is_meta and not input.any():
+    if beta == 0 or not (input.requires_grad or input.is_meta or bool(input.any())):
         return product
-    return product if beta == 0 else product + (input if beta == 1 else input * beta)
+    return product + (input if beta == 1 else input * beta)
 
 
 def _addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:

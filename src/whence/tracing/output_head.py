@@ -42,6 +42,9 @@ class OutputHead:
                 args, kwargs = map_tensors((call.args, call.kwargs), changed)
                 if call.inplace:  # what the model has is not to be overwritten, such as a buffer of its own
                     args = (args[0].clone(), *args[1:])
+                    call.func(*args, **kwargs)
+                    new[id(call.args[0])] = args[0]
+                    continue
                 made = tensors_in(call.func(*args, **kwargs))
                 new.update({id(old): t for old, t in zip(tensors_in(result), made, strict=True)})
         return new.get(id(end))

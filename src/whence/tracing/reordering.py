@@ -22,6 +22,8 @@ MOVING = {
     "flip", "fliplr", "flipud", "roll", "rot90", "index_select", "gather", "take_along_dim", "scatter", "index_copy",
     "index_put", "getitem", "take", "setitem", "copy", "slice_scatter", "select_scatter",
 }  # fmt: skip
+#: operations that write entries to places of another tensor
+WRITING = {"setitem", "index_put", "scatter", "index_copy"}
 #: operations that may put slices of one tensor together in another order
 JOINING = {"cat", "stack", "hstack", "vstack", "concat"}
 
@@ -55,13 +57,13 @@ def _operands(call: Call) -> dict[int, Node]:
     """Return what is moved, by ``id``: tensors that depend on the input, or else the user's integers."""
     if call.traced:
         return {id(t): node_of(t) for t in call.traced}
-    given = zip(call.tensors, call.nodes, strict=True)
+    given = list(zip(call.tensors, call.nodes, strict=True))[call.inplace :]
     pairs = [(t, node) for t, node in given if node is not None and node.kind != "discrete"]
     return {id(t): node for t, node in (pairs if call.name in JOINING else pairs[:1])}
 
 
 def _may_move(call: Call) -> bool:
-    if call.inplace or not any(node is not None for node in call.nodes):
+    if (call.inplace and call.name not in WRITING) or not any(node is not None for node in call.nodes):
         return False
     if call.kind == "linear":
         return not any(map(is_weight, call.tensors)) and call.name != "conv"

@@ -41,7 +41,14 @@ class Recipe(NamedTuple):
     @staticmethod
     def of(call: Call, known: dict[int, Node], output: int) -> Recipe:
         """Return the recipe of one output of a call, whose traced operands have these nodes (by ``id``)."""
-        args, kwargs = map_tensors((call.args, call.kwargs), lambda t: known.get(id(t), t))
+
+        def placed(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                return known.get(id(value), value)
+            return map_tensors(value, placed) if isinstance(value, tuple | list | dict) else value
+
+        args = tuple([placed(value) for value in call.args])
+        kwargs = {k: placed(value) for k, value in call.kwargs.items()} if call.kwargs else call.kwargs
         return Recipe(call.func, args, kwargs, output, call.inplace)
 
     def filled(self, values: Callable[[Node], Tensor]) -> tuple[Any, Any]:

@@ -33,7 +33,15 @@ from .op_call import Call, Hold, Rule, as_it_is, map_tensors, tensors_in
 from .op_kinds import inherit, kind_of
 from .output_head import OutputHead
 from .recognition.assembled import written
-from .recognition.elementwise import ELEMENTWISE, activation, is_activation, is_mask, keep_root, release_roots
+from .recognition.elementwise import (
+    ELEMENTWISE,
+    activation,
+    is_activation,
+    is_mask,
+    keep_root,
+    release_roots,
+    stacked_activation,
+)
 from .recognition.lookups import lookup
 from .recognition.rewriting import Pattern, rewritten
 from .recognition.softmax import EXPONENTIAL, softmax
@@ -295,7 +303,7 @@ class Trace(TorchFunctionMode):
         """The softmax or the activation that a call completes, as one operation on the tensor that it is of."""
         if not call.traced:
             return None
-        found = softmax(call)
+        found = softmax(call) or stacked_activation(call)
         if found is None and is_activation(call):
             with torch.no_grad():
                 value = call.func(*call.args, **call.kwargs)
@@ -304,7 +312,7 @@ class Trace(TorchFunctionMode):
 
     def _perform(self, written: Call) -> Any:
         """Run an operation by its rule, and note what happened."""
-        own = replace(written)  # as the model has it
+        own = written.copy()  # as the model has it
         call = self._region(written) or written
         record = None if call.composed else self._classify(call)
         own.kind = call.kind

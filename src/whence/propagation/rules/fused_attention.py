@@ -44,7 +44,8 @@ class FusedAttentionRule:
                 _sum_shared_heads(found[i], x.shape).to(x.dtype) for i, x in zip(order, op.inputs, strict=True)
             )
 
-        return self.rules(attention)(call)
+        out: Tensor = self.rules(attention)(call)
+        return out
 
     @staticmethod
     def takes(call: Call) -> bool:

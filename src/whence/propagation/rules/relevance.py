@@ -170,7 +170,8 @@ class RelevanceRules:
         scores = call.traced[0]
         if not self.adds_zero_mask(scores) or node_of(scores).kind == "shift-by-constant":
             return self.identity(call)
-        return self(self.add_zero_mask)(call)
+        out: Tensor = self(self.add_zero_mask)(call)
+        return out
 
     def adds_zero_mask(self, scores: Tensor) -> bool:
         """Return whether the published code would add an all-zero mask, and its stabiliser is above the resolution."""

@@ -108,7 +108,7 @@ def written(call: Call) -> Usual | None:
     items = list(index) if isinstance(index, tuple) else [index]
     if not all(isinstance(item, slice) and item.step in (None, 1) for item in items) or len(items) > base.dim():
         return None
-    ranges = [range(*item.indices(n)) for item, n in zip(items, base.shape, strict=False)]
+    ranges = [range(*item.indices(n)) for item, n in zip(items, base.shape, strict=False) if isinstance(item, slice)]
     cut = [d for d, places in enumerate(ranges) if len(places) != base.shape[d]]
     if len(cut) != 1 or not len(ranges[cut[0]]):
         return None
@@ -122,19 +122,3 @@ def written(call: Call) -> Usual | None:
         return torch.cat([t for t in (sides[0], value.expand(shape), sides[1]) if t.shape[dim]], dim)
 
     return run
-
-
-def elementwise_of_stacked(call: Call) -> Node | None:
-    """Return the tensor that a call computes an elementwise function of by way of a stack with constants.
-
-    ``logsumexp(stack([x, 0]))`` is softplus, ``stack([x, 0], -1).softmax(-1)[..., 0]`` is the sigmoid.
-    """
-    node = node_of(call.traced[0])
-    for _ in range(3):
-        if node.name == "stack":
-            inner = node.flows[0] if len(node.flows) == 1 else None
-            return inner if inner is not None and inner.tensor is not None else None
-        if node.name not in ("softmax", "log_softmax") or len(node.flows) != 1:
-            return None
-        node = node.flows[0]
-    return None

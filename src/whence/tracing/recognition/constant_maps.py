@@ -26,7 +26,7 @@ Along = Callable[[Tensor, int], Tensor]  # what is done to a tensor along a dime
 
 
 def usual_map(call: Call) -> Callable[[], Tensor] | None:
-    """Return a linear map with a constant as a mean, selection, scaling or centring; ``None`` if it is none of these."""
+    """Return a linear map with a constant as a mean, selection, scaling or centring, if it is one of these."""
     if len(call.traced) != 1:
         return None
     if call.name in ops.CONVOLUTIONS:

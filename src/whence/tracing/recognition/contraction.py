@@ -1,7 +1,7 @@
 """Products of two tensors that are summed over, in one notation: that of einsum.
 
-``matmul``, ``bmm``, ``F.linear``, ``inner``, ``tensordot`` and ``einsum`` are the same operation with other letters. With
-letters it can be told which dimension of an attention map is summed over (the keys), and which is not (the queries).
+``matmul``, ``bmm``, ``F.linear``, ``inner``, ``tensordot`` and ``einsum`` are the same operation with other letters.
+With letters it can be told which dimension of an attention map is summed over (the keys), and which is not (the queries).
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def separate(call: Call) -> Callable[[], Tensor] | None:
 
 
 def align(tensor: Tensor, letters: str, out: str) -> Tensor:
-    """Return a tensor with the dimensions of ``out``, in their order: summed over the others, of size 1 where missing."""
+    """Return a tensor with the dimensions of ``out`` in order: summed over the others, of size 1 where missing."""
     over = [i for i, c in enumerate(letters) if c not in out]
     left = "".join(c for c in letters if c in out)
     made = tensor.sum(over) if over else tensor

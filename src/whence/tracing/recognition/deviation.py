@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..node import Node
 from ..op_call import Call
-from ..replay import Recipe, UnknownFunctionError, dominator, evaluate, region, remembered, sample, same
+from ..replay import Recipe, UnknownFunctionError, dominator, evaluate, region, remembered, same, sample
 
 #: factors at which functions are compared: large enough that the constants added to variances do not matter
 LARGE = 2.0**12

@@ -1,6 +1,6 @@
 """Activations and gates: elementwise functions of one tensor, and products of functions of two.
 
-Which function of its root a tensor is decides about its rule, not the operations that it is computed by: ``gelu(x)`` and
+Which function of its root a tensor is decides about its rule, not the operations that compute it: ``gelu(x)`` and
 ``x * 0.5 * (1 + erf(x / sqrt(2)))`` are one activation. A product of several factors is taken apart, and factors of one
 tensor are joined: ``(u * a) * sigmoid(a)`` is ``u * silu(a)``.
 """
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import operations as ops
 from ..node import Node, node_of
 from ..op_call import Call
 from ..replay import Recipe, UnknownFunctionError, dominator, evaluate, restored
@@ -110,6 +111,38 @@ def activation(call: Call, value: Tensor) -> Call | None:
     )
 
 
+def stacked_activation(call: Call) -> Call | None:
+    """Return an elementwise function that is computed by way of a stack with constants as one operation.
+
+    ``logsumexp(stack([x, 0]))`` is softplus, ``stack([x, 0], -1).softmax(-1)[..., 0]`` is the sigmoid.
+    """
+    if call.name not in ("logsumexp", "getitem", "select") or len(call.traced) != 1 or call.inplace:
+        return None
+    node = node_of(call.traced[0])
+    node = node.flows[0] if node.name == "softmax" and len(node.flows) == 1 else node
+    root = node.flows[0] if node.name == "stack" and len(node.flows) == 1 else None
+    x = None if root is None else root.tensor
+    if root is None or x is None or x.is_meta:
+        return None
+    name = "logsumexp" if call.name == "logsumexp" else "softmax"
+    recipe = Recipe.of(call, _known(call), 0)
+
+    def at(other: Tensor) -> Tensor:
+        return recipe.run(lambda node: evaluate(node, {root: other}))
+
+    try:
+        with torch.no_grad():
+            value = at(x.detach())
+            if value.shape != x.shape or not is_elementwise(at, x.detach()) or is_identity(at, x):
+                return None
+            kind = "gated" if is_gated(at, x) else "activation"
+    except (UnknownFunctionError, RuntimeError):
+        return None
+    return Call(
+        name, kind, functools.partial(_valued, value, at), (x,), {}, call.batch, [x], [root], [x], composed=True
+    )
+
+
 def _known(call: Call) -> dict[int, Node]:
     """Return the nodes of the operands that vary with the input, by ``id``."""
     pairs = zip(call.tensors, call.nodes, strict=True)
@@ -150,7 +183,7 @@ def is_identity(function: Callable[[Tensor], Tensor], x: Tensor) -> bool:
 
 
 def is_gated(function: Callable[[Tensor], Tensor], x: Tensor) -> bool:
-    """Return whether an elementwise function is of the form ``x g(x)``, such as GELU: 0 at 0, and growing with ``x``."""
+    """Return whether an elementwise function is of the form ``x g(x)``: 0 at 0, and growing with ``x``."""
     if x.is_meta:
         return True
     if bool(function(torch.zeros_like(x)).any()):
@@ -177,9 +210,9 @@ class Factors:
         args = () if node.recipe is None else node.recipe.args[:2]
         inner = [a for a in args if isinstance(a, Node)]
         quotient = node.name == "div" and node.kind in ("normalise", "gate", "scale")
-        if len(args) != 2 or not (quotient or (node.name == "mul" and node.kind in ("gate", "scale"))):
-            self.nodes.append((node, power))
-        elif node.kind == "scale" and (len(inner) != 1 or inner[0].root is node.root):
+        whole = not (quotient or (node.name == "mul" and node.kind in ("gate", "scale")))
+        multiple = node.kind == "scale" and (len(inner) != 1 or inner[0].root is node.root)
+        if len(args) != 2 or whole or multiple:
             self.nodes.append((node, power))
         else:
             for arg, sign in zip(args, (1, -1 if quotient else 1), strict=True):
@@ -196,10 +229,22 @@ class Factors:
         return list(found.values())
 
     def is_elementwise(self) -> bool:
-        """Return whether all denominators are activations of as many elements as the largest factor: no sums, no norms."""
+        """Return whether all denominators are activations of as many elements as the largest factor: no sums, no norms.
+
+        A numerator that is part of a sum that it is divided by, ``a / (a + b)``, is a share.
+        """
         size = max(node.numel for node, _ in self.nodes)
+        above = [node for node, power in self.nodes if power > 0]
         below = [node for node, power in self.nodes if power < 0]
+        if any(_is_share(own, other.root) for own in above for other in below):
+            return False
         return all(n.activated and min(n.moved_from().numel, n.root.moved_from().numel) == size for n in below)
+
+
+def _is_share(own: Node, total: Node) -> bool:
+    """Return whether a tensor is part of a sum, without weights between them."""
+    between = total.paths(own) if own.seq < total.seq else []
+    return bool(between) and not any(node.weighted for node in between)
 
 
 def regrouped(call: Call) -> Callable[[], Tensor] | None:
@@ -248,7 +293,7 @@ def power_product(factors: list[tuple[Any, int]]) -> Tensor:
 def shifted_gate(call: Call) -> Callable[[], Tensor] | None:
     """Return a product with a function to which a number was added last, as a product with one function.
 
-    ``u * (0.5 + 0.5 * tanh(g))`` is a product with a gate, which is 0 at one end; ``u * (1 + g(x))`` is ``u + u * g(x)``.
+    ``u * (0.5 + 0.5 * tanh(g))`` is a product with a gate, 0 at one end; ``u * (1 + g(x))`` is ``u + u * g(x)``.
     """
     for mine, other in ((0, 1), (1, 0)):
         if len(call.traced) != 2 or len(call.args) != 2:
@@ -261,7 +306,8 @@ def shifted_gate(call: Call) -> Callable[[], Tensor] | None:
             continue
         if _closes(node):
             return functools.partial(lambda u, s: torch.mul(u, s.clone()), call.tensors[other], shift)
-        if node.name == "add" and any(a == 1 for a in node.recipe.args[:2] if isinstance(a, int | float)):
+        saturates = node.flows[0].kind == "activation" and node.flows[0].name not in ops.CLIPPING
+        if saturates and node.name == "add" and 1 in [a for a in node.recipe.args[:2] if isinstance(a, int | float)]:
             return functools.partial(lambda u, f: u + u * restored(f), call.tensors[other], node.flows[0])
     return None
 
@@ -281,17 +327,19 @@ def constant_multiple(call: Call) -> Callable[[], Tensor] | None:
     """Return a sum of constant multiples of one tensor, ``y + y * w``, as one multiple."""
     root = root_of(call)
     nodes = functions(call)
-    if root is None or len(nodes) != 2 or root.tensor is None or not all(node.linear for node in nodes):
+    x = None if root is None else root.tensor
+    if root is None or x is None or x.is_meta or len(nodes) != 2:
         return None
-    if all(node is root for node in nodes) or root.tensor.is_meta:
+    if not all(node.linear for node in nodes) or all(node is root for node in nodes):
         return None
     recipe = Recipe.of(call, _known(call), 0)
     try:
         with torch.no_grad():
-            factor = recipe.run(lambda node: evaluate(node, {root: torch.ones_like(root.tensor)}))
+            ones = torch.ones_like(x)
+            factor = recipe.run(lambda node: evaluate(node, {root: ones}))
     except (UnknownFunctionError, RuntimeError):
         return None
-    return functools.partial(torch.mul, root.tensor, factor) if factor.shape == root.shape else None
+    return functools.partial(torch.mul, x, factor) if factor.shape == root.shape else None
 
 
 def is_elementwise(function: Callable[[Tensor], Tensor], x: Tensor) -> bool:

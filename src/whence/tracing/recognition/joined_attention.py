@@ -6,6 +6,7 @@ queries are one product of a longer map.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -72,14 +73,19 @@ class _Product:
     def moved(self, value: Tensor) -> Tensor:
         """Return another product, moved in the same way."""
         for move in self.moves:
-            value = move.run(lambda _, made=value: made)
+            value = move.run(functools.partial(_first, value))
         return value
 
     def again(self, rows: Tensor, columns: list[Tensor]) -> Tensor:
         """Return the same product of other operands."""
         if len(columns) == 1:
             return torch.matmul(rows, columns[0])
-        return F.scaled_dot_product_attention(rows, *columns, **self.options)
+        key, value = columns
+        return F.scaled_dot_product_attention(rows, key, value, **self.options)
+
+
+def _first(value: Tensor, _: Node) -> Tensor:
+    return value
 
 
 def _value(operand: Node | Tensor) -> Tensor:

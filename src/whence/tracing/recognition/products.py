@@ -174,8 +174,8 @@ def divided_later(call: Call) -> Usual | None:
     if len(call.traced) != 2 or len(call.args) != 2:
         return None
     above, below = call.nodes[:2]
-    product = None if above is None or above.kind not in ("mix", "matmul") else recorded(above.layout())
-    found = None if product is None or above is not above.layout() else terms(product)
+    product = None if above is None or above.kind not in ("mix", "matmul") else recorded(above)
+    found = None if product is None else terms(product)
     if product is None or found is None or below is None or call.args[1].dim() != call.args[0].dim():
         return None
     for which in (0, 1):
@@ -284,7 +284,7 @@ def as_matmul(call: Call) -> Usual | None:
     ):
         return None
     (key,) = (c for c in found[0][0] if c not in found[1])
-    rows, columns = found[1]
+    rows, columns = found[1][0], found[1][1]
     first = 0 if rows in found[0][0] else 1
     left, right = call.tensors[first], call.tensors[1 - first]
     return lambda: torch.matmul(

@@ -53,8 +53,8 @@ def rewritten(call: Call, used: Sequence[Pattern] = ()) -> Iterator[Form]:
         call: the call.
         used: patterns of the forms that the call is part of, which are not applied again.
     """
-    for names, pattern in _PATTERNS:
-        found = pattern(call) if call.name in names and pattern not in used else None
+    for pattern in _BY_NAME.get(call.name, ()):
+        found = pattern(call) if pattern not in used else None
         if found is None:
             continue
         form = Form(*found, pattern) if isinstance(found, tuple) else Form(found, [], pattern)
@@ -190,3 +190,8 @@ _PATTERNS: list[tuple[set[str], Pattern]] = [
     ({"setitem"}, assembled.written),
     ({"batch_norm", "native_batch_norm", "instance_norm"}, own_statistics),
 ]
+
+_BY_NAME: dict[str, list[Pattern]] = {}
+for _names, _pattern in _PATTERNS:
+    for _name in _names:
+        _BY_NAME.setdefault(_name, []).append(_pattern)

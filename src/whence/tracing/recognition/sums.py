@@ -23,6 +23,8 @@ COMPLETING = {
     "add", "sub", "neg", "mul", "div", "sum", "mean", "einsum", "matmul", "linear", "cat", "stack", "scatter_add", "index_add",
     "getitem", "select", "cumsum", "copy", "setitem", *ops.LAYOUT,
 }  # fmt: skip
+#: operations that put slices together or cut them: of one tensor alone they are no sum
+SELECTING = {"cat", "stack", "getitem", "select", "setitem", "copy"}
 #: kinds of operations that copy, move, select, multiply and add
 COMBINING = {"structural", "selecting", "scale", "add", "reduce", "identity", "linear", "shift", "shift-by-constant"}
 #: how many operations are followed
@@ -45,7 +47,7 @@ def usual_sum(call: Call) -> Callable[[], Tensor] | None:
     if call.name in ("add", "sub"):
         if call.name == "add" and "alpha" not in call.kwargs and {p.seq for p in parts} == {n.seq for n in nodes}:
             return _bias_moved(call)
-    elif not joins and len(nodes) < 2:
+    elif (not joins and len(nodes) < 2) or (len(parts) == 1 and call.name in SELECTING):
         return None
     if len(parts) == 2 and parts[1].between(parts[0]) is None:  # no residual connection
         return None
