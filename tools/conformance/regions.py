@@ -191,8 +191,9 @@ class _Calls(TorchFunctionMode):
             return args[0] * 0
         traced = [a for a in args[:2] if isinstance(a, Tensor) and a.requires_grad]
         pair = len(traced) == 2 and not any(self.within.values())
-        gate = name == "mul" and pair and _root(traced[0].grad_fn) is not _root(traced[1].grad_fn)
+        gate = name == "mul" and pair and _is_gate(*traced)
         residual = name == "add" and pair and traced[0].shape == traced[1].shape and _is_residual(*traced)
+        func = torch.group_norm if name == "group_norm" else func  # that of nn.functional refuses a single pixel
         out = func(*args, **(kwargs or {}))
         if name == "embedding" and self._varies(args[0]):
             return out.requires_grad_().clone()  # a model may overwrite it
@@ -295,14 +296,19 @@ def _kind(step: Step) -> str:
     return type(step).__name__.split("Backward")[0]
 
 
-def _root(step: Step) -> Step:
-    """Return the step that made the one tensor that another is an elementwise function of."""
+def _root(step: Step, output: int) -> tuple[Step, int]:
+    """Return what made the one tensor that another is an elementwise function of: a step, and which of its outputs."""
     while _kind(step) in ELEMENTWISE:
-        inner = {_root(other) for other, _ in step.next_functions if other is not None}
+        inner = {_root(*edge) for edge in step.next_functions if edge[0] is not None}
         if len(inner) != 1:
-            return step
-        (step,) = inner
-    return step
+            break
+        ((step, output),) = inner
+    return step, output
+
+
+def _is_gate(a: Tensor, b: Tensor) -> bool:
+    """Return whether two factors are functions of different tensors; others are an activation by hand."""
+    return _root(a.grad_fn, a.output_nr) != _root(b.grad_fn, b.output_nr)
 
 
 def _is_residual(a: Tensor, b: Tensor) -> bool:

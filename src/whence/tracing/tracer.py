@@ -32,6 +32,7 @@ from .node import Node, Source, attach, distant, edge_of, node_of, past
 from .op_call import Call, Hold, Rule, as_it_is, map_tensors, tensors_in
 from .op_kinds import inherit, kind_of
 from .output_head import OutputHead
+from .plan import Plan
 from .recognition.assembled import written
 from .recognition.elementwise import (
     ELEMENTWISE,
@@ -68,6 +69,7 @@ class Trace(TorchFunctionMode):
         head: where to keep the operations behind the last block.
         hold: how records hold a value: as it is, or to be recomputed (checkpoints).
         ledger: makes the ledger, given the batch axis and ``hold``.
+        plan: what the calls of the model were found to be in an earlier trace.
 
     Example:
         >>> with Trace({}, batch=2) as trace:
@@ -87,6 +89,7 @@ class Trace(TorchFunctionMode):
         head: OutputHead | None = None,
         hold: Hold = as_it_is,
         ledger: Callable[[Axis, Hold], Ledger] | None = None,
+        plan: Plan | None = None,
     ) -> None:
         super().__init__()
         self.rules = rules
@@ -111,6 +114,8 @@ class Trace(TorchFunctionMode):
         self.entry: Tensor | None = None  # what the first attention reads, where no residual says so
         self._mixers: dict[int, int] = {}  # seq of the node that an attention wrote -> its index
         self._early: list[Tensor] | None = []  # tensors made before the first attention
+        self.plan = plan
+        self._number = 0  # of the call
         self._seq = 0
         self._forms: list[Pattern] = []  # the patterns by which calls are being run in their usual form
         self._held: list[Tensor] = []  # what exponentials were taken of since the last residual addition
@@ -209,7 +214,9 @@ class Trace(TorchFunctionMode):
                 return call.args[0].copy_(result) if op.inplace else result
         if op.inplace and op.name in ("mul", "div") and len(call.traced) > 1 and call.apart():
             return self._overwrite(call)
-        form = next(rewritten(call, self._forms), None) if call.traced else None
+        self._number += 1
+        planned = self.plan is not None and self.plan.decided(self._number, call)
+        form = next(rewritten(call, self._forms), None) if call.traced and not planned else None
         if form is not None:
             if op.inplace and form.pattern is not written and call.apart():
                 return self._overwrite(call)
@@ -290,8 +297,8 @@ class Trace(TorchFunctionMode):
         return attend if self.maps or learned or (takes is not None and not takes(call)) else None
 
     def _classify(self, call: Call) -> AttentionRecord | None:
-        """Find out what kind of operation a call is; return the record of an attention, if it is one."""
-        call.kind = kind_of(call)
+        """Find out what kind of operation a call is, if that is not known; return the record of an attention."""
+        call.kind = call.kind or kind_of(call)
         if call.kind == "unknown" and str(getattr(call.func, "__module__", "")).startswith("torch._ops"):
             self.coverage.suspect(str(call.func), len(call.traced))
         record = AttentionRecord.of(call) if call.kind == "mix" else None
@@ -313,9 +320,12 @@ class Trace(TorchFunctionMode):
     def _perform(self, written: Call) -> Any:
         """Run an operation by its rule, and note what happened."""
         own = written.copy()  # as the model has it
-        call = self._region(written) or written
+        number, planned = self._number, bool(written.kind)
+        call = written if planned else self._region(written) or written
         record = None if call.composed else self._classify(call)
         own.kind = call.kind
+        if self.plan is not None and call is written and not planned:
+            self.plan.keep(number, call, own)
         rule = self.rules.get(call.kind) if call.traced else None
         before = self._before_overwriting(call) if call.inplace else None
         target = next(iter(call.args), None)
