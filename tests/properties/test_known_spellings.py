@@ -461,7 +461,8 @@ ATTENTIONS = {"fused": F.scaled_dot_product_attention, "unfused": unfused}
 
 
 @pytest.mark.parametrize(("attend", "method"), [
-    ("fused", "conservative-lrp"), ("fused", "attn-lrp"), ("unfused", "gradient-x-input"), ("unfused", "conservative-lrp"),
+    ("fused", "conservative-lrp"), ("fused", "attn-lrp"),
+    ("unfused", "gradient-x-input"), ("unfused", "conservative-lrp"),
 ])  # fmt: skip
 @pytest.mark.parametrize("packed", [True, False])
 def test_the_ledger_of_a_learned_query_balances(packed, attend, method):

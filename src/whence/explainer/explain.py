@@ -145,8 +145,8 @@ class Request:
         if hidden:
             warnings.warn(
                 f"Part of the model runs in code that is not seen ({', '.join(sorted(set(hidden)))}: TorchScript, "
-                "torch.vmap, an extension). It was differentiated plainly, and attentions and residual connections in it "
-                f"are missed by '{method.name}'. Explain the model in eager mode, without torch.jit.",
+                "torch.vmap, an extension). It was differentiated plainly, and attentions and residual connections in "
+                f"it are missed by '{method.name}'. Explain the model in eager mode, without torch.jit.",
                 WhenceWarning,
                 stacklevel=3,
             )

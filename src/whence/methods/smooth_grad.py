@@ -83,7 +83,7 @@ class SmoothGrad(GradientAverage):
         drawn = torch.from_numpy(np.random.default_rng([self.seed, k]).standard_normal(shape)).to(clean.device)
         tokens = run.tokens() if run.tokens() in axes else axes[1]
         order = order_of(node_of(place).axes[axes.index(tokens)])
-        index = None if order is None else order.index
+        index = None if order is None else order.places
         clean = restored(clean, axes.index(tokens), index)
         padding = _padding(run, axes, tokens)
         if padding.dim():

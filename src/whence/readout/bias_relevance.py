@@ -74,7 +74,7 @@ class BiasRecorder:
             ((stream, d),) = at
             order = order_of(axes[d])
             values = arrange(amount, axes, node.batch, (d,)).sum(1)
-            stream.add(restored(values, 1, None if order is None else order.index), plain(axes)[d])
+            stream.add(restored(values, 1, None if order is None else order.places), plain(axes)[d])
         elif at and node.inside is not None:  # added to the scores of an attention: a mask or positions
             return
         elif at or wide > 1:

@@ -176,7 +176,7 @@ def _token_origins(run: Run, tensor: Tensor, rows: Dim, earlier: StreamState) ->
     at = next((i for i, dim in enumerate(plain(axes)) if dim == earlier.rows), None)
     if at is not None and sums.shape[1] == size_of(rows):
         once, numbered = (
-            restored(found, 2, None if (order := order_of(axes[at])) is None else order.index)
+            restored(found, 2, None if (order := order_of(axes[at])) is None else order.places)
             for found in (
                 arrange(precise(unmerge(g, node_of(earlier.tensor).axes, batch)[0]), axes, batch, (at,))
                 for g in (once, numbered)

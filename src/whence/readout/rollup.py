@@ -86,8 +86,9 @@ def choose_answer(run: Run) -> None:
     read = apart.flatten(2).sum(-1) > 0  # [batch, answers]
     if bool((read.sum(1) > 1).any()):
         raise ModelError(
-            f"Each sample has {axis.size} answers to choose from, and the target reads several of them, whose attention "
-            "maps are of different tokens. Explain the score of one answer (target=0, 1, ...), not a difference."
+            f"Each sample has {axis.size} answers to choose from, and the target reads several of them, whose "
+            "attention maps are of different tokens. Explain the score of one answer (target=0, 1, ...), not a "
+            "difference."
         )
     index = read.to(torch.long).argmax(1)
     run.mask_answer(index)

@@ -391,7 +391,11 @@ class Run:
         return mask if mask is not self.given or any(atom in atoms for atom in tokens) or not apart else None
 
     def mask_answer(self, index: Tensor) -> None:
-        """Take the padding of one answer in each sample, ``[batch]``, where a mask ``[batch, answers, tokens]`` was given."""
+        """Take the padding of one answer in each sample from a mask ``[batch, answers, tokens]``, if one was given.
+
+        Args:
+            index: the answer, ``[batch]``.
+        """
         mask = None if self._forward is None else self._forward.kwargs.get("attention_mask")
         if isinstance(mask, Tensor) and mask.dim() == 3:
             self.given = mask[torch.arange(len(mask)), index] == 0

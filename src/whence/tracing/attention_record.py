@@ -45,8 +45,7 @@ class AttentionRecord:
         reads: what is known of the tensor that the values are projected from.
         ahead: whether queries look at what follows them; a tensor, so that nothing waits for it.
         shown: of a fused attention, how its map is made when it is wanted.
-        choice: an axis of several answers that stand beside one another in each sample, and ``[batch]``, the one of which
-            the map is wanted (multiple choice).
+        choice: of multiple choice, the axis of the answers of a sample, and ``[batch]``, the one whose map is wanted.
         query_order, key_order: which tokens its rows and columns are, where it has them in another order.
     """
 
@@ -68,8 +67,8 @@ class AttentionRecord:
 
     def __post_init__(self) -> None:
         query, key = order_of(self.axes[self.query]), order_of(self.axes[self.key])
-        self.query_order = None if query is None else query.index
-        self.key_order = None if key is None else key.index
+        self.query_order = None if query is None else query.places
+        self.key_order = None if key is None else key.places
         self.axes = plain(self.axes)
 
     @property
@@ -295,7 +294,8 @@ def in_pieces(call: Call) -> Tensor | None:
     """Return probabilities that reach their values in pieces (a sliding window), without the softmax's axis."""
     for tensor, node in zip(call.tensors, call.nodes, strict=True):
         softmax = None if node is None or len(call.traced) < 2 else node.softmax
-        if node is not None and softmax is not None:
-            if not any(set(softmax) & set(dim) or _same(dim, softmax) for dim in node.axes):
-                return tensor
+        if node is None or softmax is None:
+            continue
+        if not any(set(softmax) & set(dim) or _same(dim, softmax) for dim in node.axes):
+            return tensor
     return None

@@ -31,13 +31,13 @@ class Part(NamedTuple):
 
 
 class Order(NamedTuple):
-    """The order of the entries of an axis: entry ``i`` is entry ``index[i]`` of ``source``.
+    """The order of the entries of an axis: entry ``i`` is entry ``places[i]`` of ``source``.
 
-    ``index`` is ``[entries]``, or ``[batch, entries]`` where each sample has its own.
+    ``places`` is ``[entries]``, or ``[batch, entries]`` where each sample has its own.
     """
 
     source: tuple[Axis, ...]
-    index: Tensor
+    places: Tensor
 
 
 class Axis:
@@ -130,8 +130,8 @@ def ordered(dim: Dim, index: Tensor) -> Dim | None:
     """
     order = order_of(dim)
     if order is not None:
-        samples = torch.broadcast_shapes(order.index.shape[:-1], index.shape[:-1])
-        index = order.index.expand(*samples, -1).gather(-1, index.expand(*samples, -1))
+        samples = torch.broadcast_shapes(order.places.shape[:-1], index.shape[:-1])
+        index = order.places.expand(*samples, -1).gather(-1, index.expand(*samples, -1))
         dim = order.source
     count = index.shape[-1]
     start = int(index.min())
@@ -145,7 +145,7 @@ def ordered(dim: Dim, index: Tensor) -> Dim | None:
     if bool((index == torch.arange(count)).all()):
         return dim
     for old in dim[0].joined:
-        if old.order is not None and old.order.source == dim and torch.equal(old.order.index, index):
+        if old.order is not None and old.order.source == dim and torch.equal(old.order.places, index):
             return (old,)
     made = Axis(count, order=Order(dim, index))
     dim[0].joined.append(made)
@@ -492,7 +492,7 @@ def _reordered(parts: Sequence[Part]) -> Dim | None:
         ]
         starts = [sum(part.length for part in parts[:i]) for i in range(len(parts))]
         each = [
-            start + (torch.arange(part.length) if order is None else order.index)
+            start + (torch.arange(part.length) if order is None else order.places)
             for part, order, start in zip(parts, orders, starts, strict=True)
         ]
         samples = torch.broadcast_shapes(*(index.shape[:-1] for index in each))

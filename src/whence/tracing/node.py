@@ -34,7 +34,7 @@ class Node:
         differentiable: whether the tensor requires a gradient.
         weighted: whether it was made by a linear layer or convolution with weights of the model.
         deviation: whether some norm divides by it.
-        proportional: whether it is ``x g(x)`` of its root ``x``, as far as operations tell: the root itself, a GELU of it.
+        proportional: whether it is ``x g(x)`` of its root ``x``, as far as operations tell: the root itself, its GELU.
         shifted: whether a number was added to an activation on the way from its root.
         axes: its dimensions.
         batch: the batch axis of the trace it belongs to.
@@ -128,8 +128,9 @@ class Node:
         """Its dimensions, whatever the order in which they hold their entries."""
         return plain(self.axes)
 
-    def describe(self, name: str, flows: tuple[Node, ...], weighted: bool) -> None:
+    def describe(self, name: str, flows: tuple[Node, ...], weighted: bool, recipe: Recipe | None) -> None:
         """Set what made the tensor."""
+        self.recipe = recipe
         self.name = name
         self.flows = flows
         self.weighted = weighted

@@ -210,7 +210,8 @@ def _addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha:
 
 
 def _lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
-    return input + (end - input) * weight
+    moved: Tensor = input + (end - input) * weight
+    return moved
 
 
 def _index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:

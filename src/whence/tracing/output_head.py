@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .node import node_of
 from .op_call import Call, map_tensors, tensors_in
 
 
@@ -21,9 +22,11 @@ class OutputHead:
         self._steps: list[tuple[Call, Any]] = []
         self._marks: dict[torch.Size, int] = {}
 
-    def note(self, call: Call, result: Any) -> None:
-        """Keep an operation and what it made."""
+    def record(self, call: Call, result: Any, outputs: list[Tensor]) -> None:
+        """Keep an operation and what it made; before a residual addition there is no head."""
         self._steps.append((call, result))
+        if outputs and node_of(outputs[0]).residual:
+            self.cut(outputs[0].shape)
 
     def cut(self, shape: torch.Size) -> None:
         """A residual addition of this shape: what was behind the one before it was no head."""

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from torch import Tensor, nn
+from torch import nn
 
 from .op_call import Call, tensors_in
 

@@ -101,12 +101,12 @@ def token_dims(axes: Axes, tokens: Dim) -> tuple[range, Tensor | None] | None:
         index = torch.zeros(1, dtype=torch.long)
         for i in at:
             inner = order_of(axes[i])
-            own_index = torch.arange(size_of(axes[i])) if inner is None else inner.index
+            own_index = torch.arange(size_of(axes[i])) if inner is None else inner.places
             if own_index.dim() > 1:
                 return None
             index = (index[:, None] * size_of(axes[i]) + own_index).flatten()
         return at, index
-    return at, None if order is None else order.index
+    return at, None if order is None else order.places
 
 
 def per_token(tensor: Tensor, axes: Axes, batch: Axis, tokens: Dim) -> Tensor:

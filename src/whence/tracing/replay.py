@@ -1,8 +1,8 @@
 """Recorded operations computed again from other values: what a region of the graph is as a function.
 
-A node's recipe holds the operation that made it, with nodes in the place of the tensors that depend on the input. So the
-function from one tensor of the graph to another can be evaluated at any value, and questions about it can be asked of
-its values: is it homogeneous, is it odd, does it equal another function?
+A node's recipe holds the operation that made it, with nodes in the place of the tensors that depend on the input. So
+the function from one tensor of the graph to another can be evaluated at any value, and its values answer questions
+about it: is it homogeneous, does it equal another function?
 """
 
 from __future__ import annotations

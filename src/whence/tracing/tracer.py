@@ -188,20 +188,17 @@ class Trace(TorchFunctionMode):
         nodes = [self._known(t) for t in tensors]
         if not traced and nodes.count(None) == len(nodes):
             return remember(func(*args, **kwargs), op.name, tensors)
-        if op.name in ops.PARTICULAR:
-            func = ops.laid_out(func)
+        func = ops.laid_out(func) if op.name in ops.PARTICULAR else func
         call = Call(op.name, "", func, args, kwargs, self.batch, tensors, nodes, traced, op.inplace)
-        if op.name == "embedding":
-            return self._embed(call)
+        return self._embed(call) if op.name == "embedding" else self._dispatch(call, op)
+
+    def _dispatch(self, call: Call, op: ops.Operation) -> Any:
+        """Run a call, the primitive operations that it is composed of, or the same call in its usual form."""
         looked_up = lookup(call)
         if looked_up is not None:
             with self:
                 return looked_up()
-        refuse_checkpoints(traced, self._hooks)
-        return self._dispatch(call, op)
-
-    def _dispatch(self, call: Call, op: ops.Operation) -> Any:
-        """Run a call, the primitive operations that it is composed of, or the same call in its usual form."""
+        refuse_checkpoints(call.traced, self._hooks)
         if call.traced and (call.traced[0].is_nested or "nested" in op.name):
             raise ModelError(
                 "The model computes with nested (jagged) tensors, in which Whence does not follow samples and tokens. "
@@ -346,16 +343,19 @@ class Trace(TorchFunctionMode):
         if outputs:
             self._record(call, rule, record, outputs[0])
         if self.head is not None:
-            self.head.note(call, result)
-            if outputs and node_of(outputs[0]).residual:
-                self.head.cut(outputs[0].shape)
+            self.head.record(call, result, outputs)
         if outputs and watched is not None:
             watched(attach(made, node_of(outputs[0])) if apart else outputs[0])
-        if call.inplace and hasattr(result, "_whence_part_of"):
-            with self:
-                whole, index = result._whence_part_of
-                whole[index] = result
+        if call.inplace:
+            self._write_back(result)
         return result
+
+    def _write_back(self, part: Any) -> None:
+        """Write a slice that was overwritten back to its tensor, if a rule has made it no view of that."""
+        if hasattr(part, "_whence_part_of"):
+            with self:
+                whole, index = part._whence_part_of
+                whole[index] = part
 
     def _record(self, call: Call, rule: Rule | None, record: AttentionRecord | None, output: Tensor) -> None:
         """Record an attention, and the linear layer that may turn out to be the last."""
@@ -442,50 +442,73 @@ class Trace(TorchFunctionMode):
             rule: by which it was run.
             result: what it returned.
         """
-        outputs = [call.args[0]] if call.inplace else tensors_in(result)
-        if not call.inplace:
-            given = {id(t) for t in call.tensors}
-            outputs = [t for t in outputs if id(t) not in given]
+        outputs = self._outputs(call, result)
         if not outputs:
             return []
         if own.name == "copy" and own.tensors[0].shape == own.tensors[1].shape:  # nothing of the target is left
             own = replace(own, tensors=own.tensors[1:], nodes=own.nodes[1:], traced=own.traced[-1:])
         parents = tuple([n for n in own.nodes if n is not None])
         live = tuple([node_of(t) for t in call.traced if id(t) not in call.blocked])
-        depends = {id(t) for t in own.traced or own.tensors}
-        known = {id(t): n for t, n in zip(own.tensors, own.nodes, strict=True) if n is not None and id(t) in depends}
-        masks = {id(t): n for t, n in zip(own.tensors, own.nodes, strict=True) if n is not None and is_mask(n)}
-        flows = tuple({n.seq: n for n in known.values()}.values())
         weighted = call.kind in ("linear", "convolution") and any(map(is_weight, call.tensors))
+        flows, described = self._described(own, weighted)
         if own.name in EXPONENTIAL:
             self._held += own.traced
         if call.kind not in ELEMENTWISE:
             release_roots(own.tensors)
         for i, (tensor, dims) in enumerate(zip(outputs, self._follow(own, outputs), strict=True)):
             node = self._node(call.kind, parents, dims)
-            node.describe(own.name, flows, weighted)
-            node.recipe = Recipe.of(own, known | masks, i)
+            node.describe(own.name, flows, weighted, None if described is None else Recipe.of(own, described, i))
             node.live = live if tensor.requires_grad else ()
             inherit(call, node)
             keep_root(tensor, node)
-            if call.kind in ("linear", "attention") and call.name not in ops.WEIGHING:
-                node.made_of = origins([t for t in call.tensors if not t.requires_grad])
-            node.kept = call.kept
-            if call.placed is not None:
-                call.placed(node)
-            self.autograd_graph.attach(tensor, node)
-            if call.inplace and tensor.requires_grad and tensor._is_view():
-                self._written_into(tensor)
+            self._attach(call, tensor, node)
         if call.traced and any(t.requires_grad for t in outputs):
-            made = [node_of(t) for t in outputs if t.requires_grad]
-            self.coverage.count(made, call.name, call.kind, None if call.plain else rule)
-            self._uses(call)
-            if self._early is not None:
-                self._early += outputs
-            self.residuals.note(call, outputs[0], self._inside)
-            if node_of(outputs[0]).residual:
-                self._held.clear()
+            self._reached(call, rule, outputs)
         return outputs
+
+    @staticmethod
+    def _outputs(call: Call, result: Any) -> list[Tensor]:
+        """The tensors that an operation made, or overwrote; not those that it was given."""
+        if call.inplace:
+            return [call.args[0]]
+        given = {id(t) for t in call.tensors}
+        return [t for t in tensors_in(result) if id(t) not in given]
+
+    @staticmethod
+    def _described(own: Call, weighted: bool) -> tuple[tuple[Node, ...], dict[int, Node] | None]:
+        """The nodes that a call's result depends on, and those to put in the place of tensors in its recipe.
+
+        A layer with weights of the model is never part of a region, and needs no recipe.
+        """
+        depends = own.traced or own.tensors
+        pairs = [(t, n) for t, n in zip(own.tensors, own.nodes, strict=True) if n is not None]
+        known = {id(t): n for t, n in pairs if any(t is other for other in depends)}
+        flows = tuple({n.seq: n for n in known.values()}.values()) if len(known) > 1 else tuple(known.values())
+        if weighted:
+            return flows, None
+        return flows, known | {id(t): n for t, n in pairs if not t.requires_grad and is_mask(n)}
+
+    def _attach(self, call: Call, tensor: Tensor, node: Node) -> None:
+        """Let a node travel with the tensor that a call made."""
+        if call.kind in ("linear", "attention") and call.name not in ops.WEIGHING:
+            node.made_of = origins([t for t in call.tensors if not t.requires_grad])
+        node.kept = call.kept
+        if call.placed is not None:
+            call.placed(node)
+        self.autograd_graph.attach(tensor, node)
+        if call.inplace and tensor.requires_grad and tensor._is_view():
+            self._written_into(tensor)
+
+    def _reached(self, call: Call, rule: Rule | None, outputs: list[Tensor]) -> None:
+        """Note an operation whose result depends on the input: coverage, readers, residual additions."""
+        made = [node_of(t) for t in outputs if t.requires_grad]
+        self.coverage.count(made, call.name, call.kind, None if call.plain else rule)
+        self._uses(call)
+        if self._early is not None:
+            self._early += outputs
+        self.residuals.note(call, outputs[0], self._inside)
+        if node_of(outputs[0]).residual:
+            self._held.clear()
 
     def _written_into(self, view: Tensor) -> None:
         """A tensor of which a view was overwritten is made of what was written there, too."""

@@ -120,7 +120,10 @@ def test_factors_of_fused_attention_share_equally(live):
 
     inputs = [t for t, alive in zip(QKV, live, strict=True) if alive]
     fused = with_constants(F.scaled_dot_product_attention)
-    book = {"attention": rules.share_attention, "matmul": rules.share_product}  # constant values: in primitive operations
+    book = {
+        "attention": rules.share_attention,
+        "matmul": rules.share_product,
+    }  # constant values: in primitive operations
     gradients_of(fused, inputs, book, with_constants(split(live)))
 
 

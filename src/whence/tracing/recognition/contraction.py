@@ -1,7 +1,8 @@
 """Products of two tensors that are summed over, in one notation: that of einsum.
 
 ``matmul``, ``bmm``, ``F.linear``, ``inner``, ``tensordot`` and ``einsum`` are the same operation with other letters.
-With letters it can be told which dimension of an attention map is summed over (the keys), and which is not (the queries).
+With letters it can be told which dimension of an attention map is summed over (the keys), and which is not (the
+queries).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Norms: a tensor times or over a deviation of itself.
 
 A deviation (standard deviation, root mean square, length) is known by what it is as a function of the tensor ``x``, not
-by the calls that compute it: it is computed from sums over ``x``, and grows with ``x`` in proportion, but for a constant
-that keeps it from 0. So does what it divides (``x``, ``x - mean``).
+by the calls that compute it: it is computed from sums over ``x``, and grows with ``x`` in proportion, but for a
+constant that keeps it from 0. So does what it divides (``x``, ``x - mean``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Operations in their usual form: the same value by the operations that rules and records are for.
 
-Each pattern looks at one call, with the graph behind it, and returns the call in its usual form, to be run in its place.
-The trace compares the two values and keeps the model's own call where they differ.
+Each pattern looks at one call, with the graph behind it, and returns the call in its usual form, to be run instead. The
+trace compares the two values and keeps the model's own call where they differ.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Sums in their usual form: ``x - (-f)``, ``x.clone() + f``, ``(2 * x + 2 * f) / 2`` and ``stack([x, f]).sum(0)`` are ``x + f``.
+"""Sums in their usual form: ``x - (-f)``, ``x.clone() + f`` and ``(2 * x + 2 * f) / 2`` are ``x + f``.
 
-Copies, multiples, selections and sums are followed back to the tensors that they are made of. Where these are two, and the
-operation as a function of them is their sum, it is run as that.
+Copies, multiples, selections and sums are followed back to the tensors that they are made of. Where these are two, and
+the operation as a function of them is their sum, it is run as that.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -16,12 +16,12 @@ from .. import operations as ops
 from ..learned_queries import is_weight
 from ..node import Node, node_of
 from ..op_call import Call
-from ..replay import Recipe, UnknownFunctionError, evaluate, remembered, sample, same
+from ..replay import Recipe, UnknownFunctionError, evaluate, remembered, same, sample
 
 #: operations that may complete a sum
 COMPLETING = {
-    "add", "sub", "neg", "mul", "div", "sum", "mean", "einsum", "matmul", "linear", "cat", "stack", "scatter_add", "index_add",
-    "getitem", "select", "cumsum", "copy", "setitem", *ops.LAYOUT,
+    "add", "sub", "neg", "mul", "div", "sum", "mean", "einsum", "matmul", "linear", "cat", "stack", "scatter_add",
+    "index_add", "getitem", "select", "cumsum", "copy", "setitem", *ops.LAYOUT,
 }  # fmt: skip
 #: operations that put slices together or cut them: of one tensor alone they are no sum
 SELECTING = {"cat", "stack", "getitem", "select", "setitem", "copy"}
@@ -40,6 +40,11 @@ def usual_sum(call: Call) -> Callable[[], Tensor] | None:
     nodes = [node_of(t) for t in call.traced]
     if call.name in ops.LAYOUT and not (nodes[0].residual and nodes[0].kind == "add"):
         return None
+    return _sum_of(call, nodes)
+
+
+def _sum_of(call: Call, nodes: list[Node]) -> Callable[[], Tensor] | None:
+    """Return a sum of some tensors, or combinations of them, in its usual form."""
     found = _summands(nodes, through=len(nodes) == 1 and call.name in ("mul", "div", "neg", *ops.LAYOUT))
     if found is None:
         return _bias_moved(call)
@@ -157,13 +162,7 @@ def _bias_moved(call: Call) -> Callable[[], Tensor] | None:
     if call.name != "add" or "alpha" in call.kwargs or len(call.args) != 2:
         return None
     if len(call.traced) == 1:
-        bias = next((t for t in call.tensors if not t.requires_grad), None)
-        node = node_of(call.traced[0])
-        read = node.linear_uses + node.other_uses > 0  # before the bias was added
-        if bias is None or read or not node.residual or not _is_bias(bias, node) or len(node.flows) != 2:
-            return None
-        x, f = _earlier_first(node.flows)
-        return None if x is None or f is None else lambda: torch.add(x, torch.add(f, bias))
+        return _bias_after(call)
     for mine, other in ((0, 1), (1, 0)):
         node, branch = call.nodes[mine], call.nodes[other]
         if node is None or branch is None or node.kind != "shift-by-constant" or node.name != "add":
@@ -173,14 +172,23 @@ def _bias_moved(call: Call) -> Callable[[], Tensor] | None:
         if bias is None or x is None or not _is_bias(bias, node) or branch.between(node) is not None:
             continue
         if branch.between(node.flows[0].layout()) is not None:
-            return functools.partial(lambda x, f, bias: torch.add(x, torch.add(f, bias)), x, f, bias)
+            return functools.partial(_biased, x, f, bias)
     return None
 
 
-def _earlier_first(nodes: Iterable[Node]) -> tuple[Tensor | None, Tensor | None]:
-    """Return the two tensors of a residual sum, the stream first."""
-    first, second = sorted(nodes, key=lambda node: node.seq)
-    return first.tensor, second.tensor
+def _bias_after(call: Call) -> Callable[[], Tensor] | None:
+    """Return ``(x + f) + b`` as ``x + (f + b)``."""
+    bias = next((t for t in call.tensors if not t.requires_grad), None)
+    total = node_of(call.traced[0])
+    read = total.linear_uses + total.other_uses > 0  # before the bias was added
+    if bias is None or read or not total.residual or not _is_bias(bias, total) or len(total.flows) != 2:
+        return None
+    x, f = (node.tensor for node in sorted(total.flows, key=lambda node: node.seq))
+    return None if x is None or f is None else functools.partial(_biased, x, f, bias)
+
+
+def _biased(x: Tensor, f: Tensor, bias: Tensor) -> Tensor:
+    return torch.add(x, torch.add(f, bias))
 
 
 def _is_bias(constant: Tensor, node: Node) -> bool:
