@@ -483,7 +483,7 @@ def test_halves_of_the_values_are_one_attention(method):
     halves, whole = seeded(Halves), seeded(Words)
     whole.load_state_dict(halves.state_dict())
     found, expected = (whence.explain(model, ids(), method, 1).scores for model in (halves, whole))
-    assert relative(found, expected) < EXACT
+    assert relative(found, expected) < 1e-7  # the stabiliser of LRP counts once more where a tensor is cut in two
 
 
 class Dots(Words):

@@ -330,6 +330,7 @@ def test_attention_inside_a_kernel_is_named_with_the_way_round_it(kernel, method
 
 
 @pytest.mark.parametrize("kernel", [OwnKernel, OwnOperation])
+@pytest.mark.filterwarnings("ignore:Part of 'input_ids' bypasses:whence.WhenceWarning")  # its attention is not seen
 def test_gradients_pass_a_kernel_and_rules_do_not(kernel):
     a, b = (whence.explain(Model(cls), INPUTS, "gradient-x-input", 1).scores for cls in (kernel, Attention))
     close(a, b)

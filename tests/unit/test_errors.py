@@ -281,6 +281,7 @@ class Overwrites(nn.Module):
         return self.head(x)[:, 0]
 
 
+@pytest.mark.filterwarnings("ignore:Part of 'input_ids' bypasses:whence.WhenceWarning")
 def test_an_input_overwritten_after_use_is_refused_not_miscomputed():
     """What enters its attention is not what the attention is added to."""
     refused(whence.ModelError, "in place", whence.explain, Overwrites(), words(), "lrp")

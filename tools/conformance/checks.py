@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import whence
 from tools.conformance.family import Family, Inputs
+from tools.conformance.regions import counted
 from whence.methods.registry import create
 from whence.runs.forward import forwarded
 from whence.runs.model_inputs import prepare
@@ -24,7 +25,7 @@ class Row:
     """A family's row: what was seen, whether each check passed, and which methods apply.
 
     Attributes:
-        seen: what stands in the table: attentions, streams, coverage, conservation.
+        seen: what stands in the table: attentions, streams, numbers of regions, coverage, conservation.
         passed: each check, by name; ``None``: not asked of this family.
         methods: each method, with the reason why it does not apply, or an empty string.
         failed: what went wrong, in words.
@@ -64,6 +65,7 @@ def row(family: Family, methods: list[str]) -> Row:
     except whence.WhenceError as error:
         out.check("attentions", False, str(error))
         return out
+    _regions(out)
     _methods(out, model, inputs, methods)
     cheap = [m for m in CHEAP if out.methods.get(m) == ""]
     _batch(out, model, inputs, cheap)
@@ -93,6 +95,14 @@ def _structure(out: Row, model: nn.Module, inputs: Inputs) -> None:
     out.check("streams", streams == dict(family.streams), f"{streams} found, {dict(family.streams)} expected")
     out.check("forward", close(e.value, plain) < FORWARD, f"traced and plain differ by {close(e.value, plain):.1e}")
     out.check("books", off < BALANCED, f"the ledger of conservative-lrp is off by {off:.1e}")
+
+
+def _regions(out: Row) -> None:
+    """The trace finds as many norms, activations, gates and residual sums as the model computes."""
+    counts = counted(out.family)
+    out.seen |= {name: str(count) for name, count in counts.items()}
+    missed = [f"{c.found} {name} found, {c.expected} expected" for name, c in counts.items() if c.missed]
+    out.check("regions", not missed, "; ".join(missed))
 
 
 def _methods(out: Row, model: nn.Module, inputs: Inputs, methods: list[str]) -> None:

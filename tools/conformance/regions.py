@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from tools.conformance.family import Family, Inputs
-from whence.methods.registry import create
+from whence.propagation.rulebook import Rulebook
 from whence.runs.forward import forwarded
 from whence.runs.model_inputs import prepare
 from whence.runs.run import Run
@@ -46,30 +47,43 @@ class Count:
 
     Attributes:
         found: in the trace.
-        expected: implied by the model; ``None``: not checked.
+        expected: in the model.
     """
 
     found: int
-    expected: int | None
+    expected: int
 
     @property
     def missed(self) -> bool:
         """Whether the numbers differ."""
-        return self.expected is not None and self.found != self.expected
+        return self.found != self.expected
 
     def __str__(self) -> str:
-        return f"{self.found} / {'–' if self.expected is None else self.expected}"
+        return f"{self.found} of {self.expected}" if self.missed else str(self.found)
 
 
-def counted(family: Family, model: nn.Module) -> dict[str, Count]:
-    """Return the number of regions of each kind, found and expected, for one sample."""
-    inputs = family.batch(1)
-    with forwarded(model, *prepare(model, inputs), create("gradient-x-input", {}), [family.target]) as (run,):
+def counted(family: Family) -> dict[str, Count]:
+    """Return the number of regions of each kind, found and expected, for one sample.
+
+    The model is built anew, so that its regions are recognised and not remembered from an earlier explanation.
+    """
+    model, inputs = family.model(), family.batch(1)
+    with forwarded(model, *prepare(model, inputs), _NoRules(), [family.target]) as (run,):
         there = found(run)
     known = {name: getattr(family, name) for name in REGIONS}
     other = {k: v[1:] if v.dim() and len(v) == 2 else v for k, v in family.batch(2).items()}
     derived = implied(model, inputs, other, family.target, family.queries)
     return {name: Count(there[name], derived[name] if known[name] is None else known[name]) for name in REGIONS}
+
+
+class _NoRules:
+    """Runs every operation by its plain derivative, and yet looks into custom autograd functions, as rules need it."""
+
+    name = "regions"
+
+    def rulebook(self) -> Rulebook:
+        """Return a rule for a kind of operation that does not occur."""
+        return Rulebook({"none": lambda call: call.run()}, books=False)
 
 
 # -- in the trace ----------------------------------------------------------------------------------------------------
@@ -87,7 +101,7 @@ def found(run: Run) -> dict[str, int]:
     The steps inside a norm, a joined activation or a joined softmax are no regions of their own.
 
     Args:
-        run: of a method without rules, whose nodes are connected as the operations are.
+        run: without rules, so that its nodes are connected as its operations are.
     """
     start = node_of(run.seed.output)
     nodes = list(walk([start], _outside))
@@ -129,12 +143,13 @@ def implied(
 
     Parameters are constants here, so that a tensor requires a gradient if it depends on the input.
 
-    - norms: calls of modules with "Norm" in the name of their class, and of torch's norms outside of these.
+    - norms: calls of modules with "Norm" in the name of their class; outside of these, calls of torch's norms, and
+      products and quotients with a length or deviation (also where a norm is undone).
     - activations: calls of activation modules, and of :data:`FUNCTIONS` outside of these.
-    - gates: products of functions of two different tensors that both depend on the input.
-    - residuals: sums of two tensors of one shape, of which one is computed from the other.
-
-    Gates and residuals inside norm and activation modules do not count.
+    - gates: products of functions of two different tensors that both depend on the input, outside of activation
+      modules, but for those that are norms.
+    - residuals: sums of two tensors of one shape, of which one is computed from the other, outside of activation
+      modules.
 
     Args:
         model: the model, in evaluation mode; it is as it was afterwards.
@@ -144,7 +159,7 @@ def implied(
         target: a function from the model's outputs to one number for each sample.
         queries: (parts of) the names of parameters that are tokens of the model's own, and count as input.
     """
-    seen = _Calls()
+    seen = _Calls(bool(queries))
     with _constant(model, queries), torch.enable_grad():
         with seen:
             model(**other)
@@ -160,14 +175,16 @@ class _Calls(TorchFunctionMode):
     """The norms, activations, gates and residual sums of a forward pass, each by what made it in the autograd graph.
 
     Attributes:
+        queries: whether the model has tokens of its own.
         made: for each kind of region, the steps that made some, and how many.
         within: how many norm modules and how many activation modules are being called.
         ids: those of each lookup.
         before: those of each lookup that is still to come, in an earlier pass with other inputs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, queries: bool) -> None:
         super().__init__()
+        self.queries = queries
         self.ids: list[Tensor] = []
         self.restart()
 
@@ -187,23 +204,21 @@ class _Calls(TorchFunctionMode):
         name = _name(func)
         if name == "set_grad_enabled":  # a backbone that the model does not train is explained, too
             return None
-        if name == "zeros_like" and args[0].requires_grad:  # to these zeros, DETR adds its queries in every layer
+        if name == "zeros_like" and self.queries and args[0].requires_grad:  # what DETR adds its queries to
             return args[0] * 0
-        traced = [a for a in args[:2] if isinstance(a, Tensor) and a.requires_grad]
-        pair = len(traced) == 2 and not any(self.within.values())
-        gate = name == "mul" and pair and _is_gate(*traced)
-        residual = name == "add" and pair and traced[0].shape == traced[1].shape and _is_residual(*traced)
+        operands = [a for a in args[:2] if isinstance(a, Tensor) and a.requires_grad]
+        region = _region(name, *operands) if len(operands) == 2 and not self.within["activations"] else ""
         func = torch.group_norm if name == "group_norm" else func  # that of nn.functional refuses a single pixel
         out = func(*args, **(kwargs or {}))
         if name == "embedding" and self._varies(args[0]):
             return out.requires_grad_().clone()  # a model may overwrite it
-        if name in NORMS and not self.within["norms"]:
-            self.note("norms", out, NORMS[name])
+        if (name in NORMS or region == "norms") and not self.within["norms"]:
+            self.note("norms", out, NORMS.get(name, 1))
         if name in (*FUNCTIONS, "erf", "glu") and not self.within["activations"]:
             self.note("activations", out)
-        if gate or name == "glu":
+        if region == "gates" or name == "glu":
             self.note("gates", out)
-        if residual:
+        if region == "residuals":
             self.note("residuals", out)
         return out
 
@@ -228,10 +243,11 @@ def is_norm(module: nn.Module) -> bool:
 
 
 def is_activation(module: nn.Module) -> bool:
-    """Return whether a module is an activation of torch or of transformers."""
-    home = type(module).__module__
-    own = home in ("torch.nn.modules.activation", "transformers.activations") and not isinstance(module, OTHERS)
-    return own and next(module.children(), None) is None
+    """Return whether a module is an activation: of torch, of transformers, or called after one."""
+    home, name = type(module).__module__, type(module).__name__.lower()
+    own = home in ("torch.nn.modules.activation", "transformers.activations") or name.endswith(("gelu", "silu", "relu"))
+    layers = any(True for child in module.children() for _ in child.parameters())
+    return own and not layers and not isinstance(module, OTHERS)
 
 
 @contextlib.contextmanager
@@ -287,6 +303,10 @@ def _behind(step: Step, after: int = -1) -> Iterator[Step]:
 
 #: steps that lay out or copy a tensor
 LAYOUT = {"View", "UnsafeView", "Transpose", "T", "Permute", "Clone", "Unsqueeze", "Squeeze", "Expand", "ToCopy"}
+#: steps that pick entries, and those that bound them
+CUTS = {"Slice", "Select", "Index", "Where", "ClampMin", "Maximum"}
+#: steps that a length is made by: at once, or as a root of a sum
+LENGTHS, ROOTS, SUMS = {"LinalgVectorNorm", "Norm", "Std"}, {"Sqrt", "Rsqrt", "Pow"}, {"Sum", "Mean", "Var"}
 #: steps of elementwise functions
 ELEMENTWISE = {"Mul", "Div", "Add", "Sub", "Neg", "Tanh", "Sigmoid", "Erf", "Pow", "Exp", "Clamp", "ToCopy", "Clone"}
 
@@ -306,9 +326,31 @@ def _root(step: Step, output: int) -> tuple[Step, int]:
     return step, output
 
 
-def _is_gate(a: Tensor, b: Tensor) -> bool:
-    """Return whether two factors are functions of different tensors; others are an activation by hand."""
-    return _root(a.grad_fn, a.output_nr) != _root(b.grad_fn, b.output_nr)
+def _region(name: str, a: Tensor, b: Tensor) -> str:
+    """Return which region an operation on two tensors that depend on the input is, or an empty string.
+
+    Functions of one tensor, multiplied or added, are steps of an activation.
+    """
+    one, two = get_gradient_edge(a), get_gradient_edge(b)
+    if _root(one.node, one.output_nr) == _root(two.node, two.output_nr):
+        return ""
+    if (name in ("mul", "div") and _is_length(two.node)) or (name == "mul" and _is_length(one.node)):
+        return "norms"
+    if name == "mul":
+        return "gates"
+    return "residuals" if name == "add" and a.shape == b.shape and _is_residual(a, b) else ""
+
+
+def _is_length(step: Step) -> bool:
+    """Return whether a tensor is a length or a deviation, or the inverse of one: a root of a sum or mean."""
+    root = False
+    while step is not None and _kind(step) not in SUMS:
+        if _kind(step) in LENGTHS:
+            return True
+        root = root or _kind(step) in ROOTS
+        inner = [other for other, _ in step.next_functions if other is not None]
+        step = inner[0] if len(inner) == 1 and _kind(step) in (*LAYOUT, *ELEMENTWISE, *ROOTS, *CUTS) else None
+    return root and step is not None
 
 
 def _is_residual(a: Tensor, b: Tensor) -> bool:
@@ -317,8 +359,9 @@ def _is_residual(a: Tensor, b: Tensor) -> bool:
 
 
 def _is_from(tensor: Tensor, other: Tensor) -> bool:
-    steps = [other.grad_fn]
+    steps: list[Step] = [get_gradient_edge(other).node]
     while _kind(steps[-1]) in LAYOUT:
         steps.append(steps[-1].next_functions[0][0])
-    behind = set(_behind(tensor.grad_fn, min(step._sequence_nr() for step in steps)))
+    after = -1 if _kind(steps[-1]).startswith("AccumulateGrad") else steps[-1]._sequence_nr()  # a leaf has no number
+    behind = set(_behind(get_gradient_edge(tensor).node, after))
     return any(step in behind for step in steps)

@@ -23,6 +23,7 @@ import whence
 from tools.conformance import families  # noqa: F401  # adds them
 from tools.conformance.checks import Row, row
 from tools.conformance.family import FAMILIES
+from tools.conformance.regions import REGIONS
 from tools.conformance.table import table
 
 HERE = Path(__file__).resolve().parent
@@ -67,8 +68,9 @@ def main() -> None:
         for made, seconds in pool.map(_row, options.only):
             r = Row(FAMILIES[made[0]], *made[1:])
             applied = sum(not why for why in r.methods.values())
+            regions = ", ".join(f"{r.seen.get(name, '?')} {name}" for name in REGIONS)
             said = "; ".join(r.failed) or "passed"
-            print(f"{r.family.name:<38} {applied:>3} methods  {seconds:5.1f} s  {said}", flush=True)
+            print(f"{r.family.name:<38} {regions:<56} {applied:>3} methods  {seconds:5.1f} s  {said}", flush=True)
             rows.append(r)
     before = json.loads(PASSED.read_text()) if PASSED.exists() else {}
     lost = [] if options.accept else regressions(rows, before)

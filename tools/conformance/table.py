@@ -6,8 +6,9 @@ import re
 
 import whence
 from tools.conformance.checks import Row
+from tools.conformance.regions import REGIONS
 
-CHECKS = ("attentions", "streams", "forward", "books", "batch", "padding", "eager = sdpa", "methods")
+CHECKS = ("attentions", "streams", "regions", "forward", "books", "batch", "padding", "eager = sdpa", "methods")
 
 
 def table(rows: list[Row], head: str) -> str:
@@ -39,10 +40,16 @@ def _line(r: Row) -> str:
     applied = sum(not why for why in r.methods.values())
     found = r.seen.get("attentions", "?")
     found = found if r.passed.get("attentions") else f"**{found} of {r.family.attentions}**"
-    first = [r.family.name, found, r.seen.get("streams", "?")]
+    first = [r.family.name, found, *(_count(r, name) for name in REGIONS), r.seen.get("streams", "?")]
     checks = [marks[r.passed.get(name)] for name in ("forward", "batch", "padding", "eager = sdpa")]
     last = [r.seen.get("imbalance", "?"), r.seen.get("coverage", "?"), f"{applied} of {len(r.methods)}", r.family.note]
     return "| " + " | ".join([*first, *checks, *last]) + " |"
+
+
+def _count(r: Row, name: str) -> str:
+    """Return the number of regions of a kind that were found; where it is not the expected one, both."""
+    seen = r.seen.get(name, "?")
+    return f"**{seen}**" if " of " in seen else seen
 
 
 def _reason(why: str, method: str) -> str:
@@ -54,12 +61,16 @@ def _reason(why: str, method: str) -> str:
 
 
 TITLES = (
-    "| family | attentions | streams | traced = plain | batch | padding | eager = SDPA | books off by | coverage "
-    "| methods | |"
+    "| family | attentions | norms | activations | gates | residuals | streams | traced = plain | batch | padding "
+    "| eager = SDPA | books off by | coverage | methods | |"
 )
 LEGEND = """
 - **attentions, streams**: what the trace found. Attentions were counted by hand from the architecture: where the trace
   finds another number, both stand there. Streams with their numbers of tokens.
+- **norms, activations, gates, residuals**: how many the trace found between the input and the target. They are
+  compared with a plain forward pass, in which calls of norm and activation modules are counted, products of two
+  functions of the input (gates), and sums of a tensor and a function of it (residuals). Where the trace finds another
+  number, both stand there.
 - **traced = plain**: the traced forward has the value of the plain one.
 - **batch, padding, eager = SDPA**: `conservative-lrp`, `gradient-x-input`, `generic-attention` and `rollout`, where
   they apply, give the same scores alone and in a batch, with and without padding (whose scores are 0), and with either

@@ -149,7 +149,7 @@ class GenericAttention(AttentionLevel):
         visit_weighted_maps(run, done, keep)
         return maps, shares
 
-    def update(self, mine: State, read: State, A: Tensor, queries: Dim, keys: Dim, begun: State) -> State:
+    def update(self, mine: State, read: State, A: Tensor, queries: Dim, keys: Dim, begun: State | None = None) -> State:
         """Return the state of the queries after an attention: eq. 6, 7, 10 and 11."""
         if (
             queries == keys or queries not in mine or keys not in read

@@ -71,7 +71,7 @@ class Rollout(AttentionLevel):
                 total = total @ (A / A.sum(-1, keepdim=True).clamp(min=1e-30))
         return Reading(column_sums(total, run.mask) if self.rows == "all" else total[:, 0])
 
-    def update(self, mine: State, read: State, A: Tensor, queries: Dim, keys: Dim, begun: State) -> State:
+    def update(self, mine: State, read: State, A: Tensor, queries: Dim, keys: Dim, begun: State | None = None) -> State:
         """Return the mean of the queries' state and of the state that is read."""
         before = mine if self.residual else {}
         total = A.sum(-1, keepdim=True) + bool(self.residual)

@@ -194,14 +194,14 @@ def _token_origins(run: Run, tensor: Tensor, rows: Dim, earlier: StreamState) ->
     )
 
 
-def accumulate(mine: State, read: State, A: Tensor, queries: Dim, keys: Dim, begun: State) -> State:
+def accumulate(mine: State, read: State, A: Tensor, queries: Dim, keys: Dim, begun: State | None = None) -> State:
     """Return ``R = R + A R``: the state of the keys is added to that of the queries, for every stream alike."""
     return {**mine, **{stream: mine.get(stream, 0.0) + A @ R for stream, R in read.items()}}
 
 
-def keep_last(mine: State, read: State, A: Tensor, queries: Dim, keys: Dim, begun: State) -> State:
+def keep_last(mine: State, read: State, A: Tensor, queries: Dim, keys: Dim, begun: State | None = None) -> State:
     """Return the last attention to each stream, without those before it."""
-    return {**mine, **{stream: A @ R for stream, R in begun.items()}}
+    return {**mine, **{stream: A @ R for stream, R in (begun or read).items()}}
 
 
 def explained_scores(

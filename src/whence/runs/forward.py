@@ -23,7 +23,6 @@ from ..tracing.node import node_of
 from ..tracing.nonfinite import first_bad_value
 from ..tracing.op_call import as_it_is
 from ..tracing.output_head import OutputHead
-from ..tracing.plan import plan_of
 from ..tracing.tracer import Trace
 from .model_inputs import padding_of, repeated
 from .rerun import ReplacingTrace, Rerun
@@ -179,7 +178,6 @@ class Forward:
         self, rulebook: Rulebook, replaced: Mapping[int, Tensor] | None, learned: frozenset[int]
     ) -> tuple[Trace, Any]:
         """Return the trace of a forward pass, and what the model returned."""
-        takes = hasattr(rulebook.rules.get("attention"), "takes")  # whether some attentions are decomposed
 
         def forward() -> tuple[Trace, Any]:
             trace = Trace(
@@ -193,7 +191,6 @@ class Forward:
                 OutputHead() if rulebook.head else None,
                 held if self.checkpoints > 1 else as_it_is,
                 Ledger if rulebook.books and rulebook.phase is None and not rulebook.maps else None,
-                plan_of(self.model, self.args, self.kwargs, rulebook.maps or rulebook.inside, takes, learned),
             )
             return trace, self._through(trace, self.args, self.kwargs)
 

@@ -358,7 +358,9 @@ class Run:
         """Whether the first attention reads other tokens than those that enter its block: windows, merged tokens."""
         if len(self.boundaries) < 2:
             return False
-        return token_dims(self.boundaries[0].node.axes, self.keys()) is None
+        keys, node = self.keys(), self.boundaries[0].node
+        own = [dim for dim in node.token_axes if dim != (self.trace.batch,)]
+        return keys not in own and token_dims(node.axes, keys) is None
 
     def keys(self) -> Dim:
         """The axis that the first attention reads; without attention, that of the embedded input."""

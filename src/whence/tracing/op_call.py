@@ -97,12 +97,6 @@ class Call:
     plain: bool = False
     composed: bool = False
 
-    def decide(self, kind: str, statistic: int | None, probabilities: int | None) -> None:
-        """Set what the operation is: its kind, and which of its tensors is a deviation or an attention map."""
-        self.kind = kind
-        self.statistic = None if statistic is None else self.tensors[statistic]
-        self.probabilities = None if probabilities is None else self.tensors[probabilities]
-
     def copy(self) -> Call:
         """Return the operation as it is now, whatever becomes of it."""
         return Call(

@@ -98,6 +98,14 @@ def _placed(numbers: dict[int, Tensor], root: Node, output: Tensor, batch: Axis)
     sample = next((js[0] for d, js in varying.items() if root.axes[d] == (batch,) and len(js) == 1), None)
     out: list[Dim] = [()] * output.dim()
     for d, along in varying.items():
+        if not along and size_of(root.axes[d]) == 1:  # a batch of one
+            own_places = [
+                j for j in (d, *range(output.dim())) if j < output.dim() and output.shape[j] == 1 and not out[j]
+            ]
+            if not own_places:
+                return None
+            out[own_places[0]] = root.axes[d]
+            continue
         own = [j for j in along if j != sample] if root.axes[d] != (batch,) else along
         if len(own) != 1:
             return None

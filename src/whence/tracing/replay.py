@@ -42,13 +42,8 @@ class Recipe(NamedTuple):
     def of(call: Call, known: dict[int, Node], output: int) -> Recipe:
         """Return the recipe of one output of a call, whose traced operands have these nodes (by ``id``)."""
 
-        def placed(value: Any) -> Any:
-            if isinstance(value, Tensor):
-                return known.get(id(value), value)
-            return map_tensors(value, placed) if isinstance(value, tuple | list | dict) else value
-
-        args = tuple([placed(value) for value in call.args])
-        kwargs = {k: placed(value) for k, value in call.kwargs.items()} if call.kwargs else call.kwargs
+        args = tuple([_placed(value, known) for value in call.args])
+        kwargs = {k: _placed(value, known) for k, value in call.kwargs.items()} if call.kwargs else call.kwargs
         return Recipe(call.func, args, kwargs, output, call.inplace)
 
     def filled(self, values: Callable[[Node], Tensor]) -> tuple[Any, Any]:
@@ -62,6 +57,15 @@ class Recipe(NamedTuple):
             args = (args[0].clone(), *args[1:])
         found = self.func(*args, **kwargs)
         return args[0] if self.inplace and not isinstance(found, Tensor) else tensors_in(found)[self.output]
+
+
+def _placed(value: Any, known: dict[int, Node]) -> Any:
+    """Put nodes in the place of tensors."""
+    if isinstance(value, Tensor):
+        return known.get(id(value), value)
+    if isinstance(value, tuple | list | dict):
+        return map_tensors(value, lambda tensor: known.get(id(tensor), tensor))
+    return value
 
 
 def _filled(value: Any, values: Callable[[Node], Tensor]) -> Any:
@@ -205,7 +209,9 @@ def _described(value: Any, numbers: dict[Node, int]) -> Hashable:
     if isinstance(value, Node):
         return ("node", numbers[value]) if value in numbers else _UNKNOWN
     if isinstance(value, Tensor):
-        return ("constant", value.shape) if value.numel() == 1 or is_weight(value) else _UNKNOWN
+        if value.numel() == 1 and value.device.type == "cpu":
+            return "constant", value.item()
+        return ("weight", value.shape) if value.numel() > 1 and is_weight(value) else _UNKNOWN
     if isinstance(value, dict):
         value = tuple(value.items())
     if isinstance(value, tuple | list):

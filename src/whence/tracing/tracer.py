@@ -32,7 +32,6 @@ from .node import Node, Source, attach, distant, edge_of, node_of, past
 from .op_call import Call, Hold, Rule, as_it_is, map_tensors, tensors_in
 from .op_kinds import inherit, kind_of
 from .output_head import OutputHead
-from .plan import Plan
 from .recognition.assembled import written
 from .recognition.elementwise import (
     ELEMENTWISE,
@@ -69,7 +68,6 @@ class Trace(TorchFunctionMode):
         head: where to keep the operations behind the last block.
         hold: how records hold a value: as it is, or to be recomputed (checkpoints).
         ledger: makes the ledger, given the batch axis and ``hold``.
-        plan: what the calls of the model were found to be in an earlier trace.
 
     Example:
         >>> with Trace({}, batch=2) as trace:
@@ -89,7 +87,6 @@ class Trace(TorchFunctionMode):
         head: OutputHead | None = None,
         hold: Hold = as_it_is,
         ledger: Callable[[Axis, Hold], Ledger] | None = None,
-        plan: Plan | None = None,
     ) -> None:
         super().__init__()
         self.rules = rules
@@ -114,8 +111,6 @@ class Trace(TorchFunctionMode):
         self.entry: Tensor | None = None  # what the first attention reads, where no residual says so
         self._mixers: dict[int, int] = {}  # seq of the node that an attention wrote -> its index
         self._early: list[Tensor] | None = []  # tensors made before the first attention
-        self.plan = plan
-        self._number = 0  # of the call
         self._seq = 0
         self._forms: list[Pattern] = []  # the patterns by which calls are being run in their usual form
         self._held: list[Tensor] = []  # what exponentials were taken of since the last residual addition
@@ -211,9 +206,7 @@ class Trace(TorchFunctionMode):
                 return call.args[0].copy_(result) if op.inplace else result
         if op.inplace and op.name in ("mul", "div") and len(call.traced) > 1 and call.apart():
             return self._overwrite(call)
-        self._number += 1
-        planned = self.plan is not None and self.plan.decided(self._number, call)
-        form = next(rewritten(call, self._forms), None) if call.traced and not planned else None
+        form = next(rewritten(call, self._forms), None) if call.traced else None
         if form is not None:
             if op.inplace and form.pattern is not written and call.apart():
                 return self._overwrite(call)
@@ -263,7 +256,9 @@ class Trace(TorchFunctionMode):
         self.coverage.foreign(maker, max(len(parents), self.autograd_graph.inputs(tensor)), known is None)
         sources = [(p.axes, [math.prod(atom.size for atom in dim) for dim in p.axes]) for p in parents]
         axes = guess(tensor.shape, sources, self.batch) if known is None else known.axes
-        return node_of(self.autograd_graph.attach(tensor, self._node("foreign", parents, axes)))
+        node = self._node("foreign", parents, axes)
+        node.describe(maker, parents, weighted=False, recipe=None)
+        return node_of(self.autograd_graph.attach(tensor, node))
 
     def _constant(self, tensor: Tensor) -> Tensor:
         """A parameter, detached, under its name."""
@@ -290,12 +285,12 @@ class Trace(TorchFunctionMode):
         takes = getattr(self.rules.get("attention"), "takes", None)  # a rule may be for some operands alone
         if op.name not in ops.ATTENTION:
             return None
-        learned = not call.argument(2, "value").requires_grad  # values that no token is part of
+        learned = not hasattr(call.argument(2, "value"), "_whence")  # values that no token is part of
         return attend if self.maps or learned or (takes is not None and not takes(call)) else None
 
     def _classify(self, call: Call) -> AttentionRecord | None:
-        """Find out what kind of operation a call is, if that is not known; return the record of an attention."""
-        call.kind = call.kind or kind_of(call)
+        """Find out what kind of operation a call is; return the record of an attention, if it is one."""
+        call.kind = kind_of(call)
         if call.kind == "unknown" and str(getattr(call.func, "__module__", "")).startswith("torch._ops"):
             self.coverage.suspect(str(call.func), len(call.traced))
         record = AttentionRecord.of(call) if call.kind == "mix" else None
@@ -317,12 +312,9 @@ class Trace(TorchFunctionMode):
     def _perform(self, written: Call) -> Any:
         """Run an operation by its rule, and note what happened."""
         own = written.copy()  # as the model has it
-        number, planned = self._number, bool(written.kind)
-        call = written if planned else self._region(written) or written
+        call = self._region(written) or written
         record = None if call.composed else self._classify(call)
         own.kind = call.kind
-        if self.plan is not None and call is written and not planned:
-            self.plan.keep(number, call, own)
         rule = self.rules.get(call.kind) if call.traced else None
         before = self._before_overwriting(call) if call.inplace else None
         target = next(iter(call.args), None)
@@ -450,14 +442,14 @@ class Trace(TorchFunctionMode):
         parents = tuple([n for n in own.nodes if n is not None])
         live = tuple([node_of(t) for t in call.traced if id(t) not in call.blocked])
         weighted = call.kind in ("linear", "convolution") and any(map(is_weight, call.tensors))
-        flows, described = self._described(own, weighted)
+        flows, described = self._described(own)
         if own.name in EXPONENTIAL:
             self._held += own.traced
         if call.kind not in ELEMENTWISE:
             release_roots(own.tensors)
         for i, (tensor, dims) in enumerate(zip(outputs, self._follow(own, outputs), strict=True)):
             node = self._node(call.kind, parents, dims)
-            node.describe(own.name, flows, weighted, None if described is None else Recipe.of(own, described, i))
+            node.describe(own.name, flows, weighted, Recipe.of(own, described, i))
             node.live = live if tensor.requires_grad else ()
             inherit(call, node)
             keep_root(tensor, node)
@@ -475,17 +467,12 @@ class Trace(TorchFunctionMode):
         return [t for t in tensors_in(result) if id(t) not in given]
 
     @staticmethod
-    def _described(own: Call, weighted: bool) -> tuple[tuple[Node, ...], dict[int, Node] | None]:
-        """The nodes that a call's result depends on, and those to put in the place of tensors in its recipe.
-
-        A layer with weights of the model is never part of a region, and needs no recipe.
-        """
+    def _described(own: Call) -> tuple[tuple[Node, ...], dict[int, Node]]:
+        """The nodes that a call's result depends on, and those to put in the place of tensors in its recipe."""
         depends = own.traced or own.tensors
         pairs = [(t, n) for t, n in zip(own.tensors, own.nodes, strict=True) if n is not None]
         known = {id(t): n for t, n in pairs if any(t is other for other in depends)}
         flows = tuple({n.seq: n for n in known.values()}.values()) if len(known) > 1 else tuple(known.values())
-        if weighted:
-            return flows, None
         return flows, known | {id(t): n for t, n in pairs if not t.requires_grad and is_mask(n)}
 
     def _attach(self, call: Call, tensor: Tensor, node: Node) -> None:

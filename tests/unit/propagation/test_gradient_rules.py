@@ -278,11 +278,15 @@ def test_a_statistic_that_a_tensor_is_divided_by_is_a_constant(rule):
         gradients_of(f, [X], {"normalise": rule}, lambda x: x / deviation(x, 0.1, center=False))
 
 
-def test_any_denominator_is_a_constant():
-    gradients_of(lambda a, b: a / (2 + b.abs()), [X, X + 1], {"normalise": rules.detach_deviation},
-         lambda a, b: a / (2 + b.abs()).detach())  # fmt: skip
-    gradients_of(lambda a, b: a[..., :1] / (2 + b.abs()), [X, X + 1], {"normalise": rules.detach_deviation},
-         lambda a, b: a[..., :1] / (2 + b.abs()).detach())  # fmt: skip
+def test_a_narrower_denominator_is_a_constant():
+    gradients_of(lambda a, b: a / (2 + b.abs().sum(-1, keepdim=True)), [X, X + 1], {"normalise": rules.detach_deviation},
+         lambda a, b: a / (2 + b.abs().sum(-1, keepdim=True)).detach())  # fmt: skip
+
+
+def test_a_denominator_of_the_same_size_is_a_gate():
+    """``u / (1 + exp(-a))`` is ``u * sigmoid(a)``."""
+    book = {"gate": rules.detach_gate}
+    gradients_of(lambda u, a: u / (1 + torch.exp(-a)), [X, X + 1], book, lambda u, a: u * torch.sigmoid(a).detach())
 
 
 # -- activations and gates -------------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ def box(outputs: Any) -> Any:
 add(
     "DETR", GROUP, attentions=6, streams={"image": 16, "queries": 5}, inputs=PICTURE, target=box,
     build=partial(with_resnet, model="DetrForObjectDetection", config="DetrConfig", **DETR),
+    queries=("query_position_embeddings",),
 )  # fmt: skip
 add(
     "YOLOS", GROUP, attentions=2, streams={"image": 22}, inputs=pixels, target=box,
@@ -49,6 +50,7 @@ add(
     build=partial(
         with_resnet, model="ConditionalDetrForObjectDetection", config="ConditionalDetrConfig", **DETR
     ),
+    queries=("query_position_embeddings",),
 )  # fmt: skip
 add(
     "Deformable DETR", GROUP, attentions=1, streams={"image": 1024}, inputs=PICTURE, target=box,
@@ -96,6 +98,7 @@ def maskformer(implementation: str) -> nn.Module:
 
 add(
     "MaskFormer", GROUP, attentions=8, streams={"image": 64, "queries": 5}, inputs=pixels, build=maskformer,
+    queries=("queries_embedder",),
     target=lambda outputs: outputs.class_queries_logits[:, 0, 1], implementations=("eager",),
 )  # fmt: skip
 
@@ -116,5 +119,6 @@ def mask2former(implementation: str) -> nn.Module:
 
 add(
     "Mask2Former", GROUP, attentions=6, streams={"image": 64, "queries": 5}, inputs=pixels, build=mask2former,
+    queries=("queries_embedder", "queries_features"),
     target=lambda outputs: outputs.class_queries_logits[:, 0, 1], implementations=("eager",),
 )  # fmt: skip

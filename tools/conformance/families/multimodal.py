@@ -219,7 +219,7 @@ one(
 one(
     "BLIP-2", 7, {"image": 10, "queries": 3, "text": 10}, "Blip2ForConditionalGeneration", config="Blip2Config",
     inputs=partial(between, patches=3),
-    target=last,
+    target=last, queries=("query_tokens",),
     options={
         "vision_config": PICTURE, "qformer_config": WIDTH | {"encoder_hidden_size": 16,
         "cross_attention_frequency": 2},

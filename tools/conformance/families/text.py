@@ -68,6 +68,8 @@ encoder(
         "streams": {"text": 8},
         **EAGER,
         **READS_PADDING,
+        "norms": 7,  # 5 modules, and in each layer an attention map divided by its 1-norm: a maximum of sums, no root
+        "gates": 0,  # that division is written as a product with the inverse
         "note": "its answer depends on the batch: it divides by a maximum over all samples",
     },
     num_landmarks=4,

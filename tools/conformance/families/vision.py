@@ -163,6 +163,7 @@ add(
 add(
     "TimeSformer", GROUP, attentions=4, streams={"image": 4}, inputs=film, implementations=("eager",),
     note="attention in time, then in space, and sums of stretches of tokens: read at the frames",
+    residuals=6,  # in each layer one for time, space and MLP; those of time and space are sums with slices of tokens
     build=partial(
         stir, model="TimesformerForVideoClassification", config="TimesformerConfig", num_frames=4,
         **{**SMALL, "image_size": 8},
@@ -189,6 +190,7 @@ add(
 )  # fmt: skip
 add(
     "Perceiver", GROUP, attentions=4, streams={"image": 16, "encoder": 5, "decoder": 1}, implementations=("eager",),
+    queries=("latents", "output_position_encodings"),
     inputs=lambda n: {"inputs": torch.randn(n, 3, 4, 4)},
     build=partial(
         stir, model="PerceiverForImageClassificationLearned", config="PerceiverConfig", num_latents=5, d_latents=16,
@@ -197,7 +199,7 @@ add(
     ),
 )  # fmt: skip
 add(
-    "V-JEPA 2", GROUP, attentions=4, streams={"image": 8, "queries": 1},
+    "V-JEPA 2", GROUP, attentions=4, streams={"image": 8, "queries": 1}, queries=("query_tokens",),
     inputs=lambda n: {"pixel_values_videos": torch.randn(n, 4, 3, 8, 8)},
     build=partial(
         stir, model="VJEPA2ForVideoClassification", config="VJEPA2Config", num_labels=3,

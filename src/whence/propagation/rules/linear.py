@@ -269,7 +269,7 @@ def pull(apply: Bilinear, x: Tensor, w: Tensor, bias: Tensor | None = None) -> t
 def absolute(w: Tensor, make: Callable[[Tensor], Tensor] = torch.abs) -> Tensor:
     """Return ``|w|``: from the cache where ``w`` is a parameter of a traced model, else computed."""
     cached = weight_abs.of(w._whence_parameter) if hasattr(w, "_whence_parameter") else None
-    return make(w) if cached is None else cached
+    return make(w) if cached is None or cached.dtype != w.dtype else cached  # a layer may convert its weight
 
 
 def _bounds(x: Tensor, low: float | Tensor | None, high: float | Tensor | None) -> tuple[Tensor, Tensor]:

@@ -24,7 +24,7 @@ COMPLETING = {
     "index_add", "getitem", "select", "cumsum", "copy", "setitem", *ops.LAYOUT,
 }  # fmt: skip
 #: operations that put slices together or cut them: of one tensor alone they are no sum
-SELECTING = {"cat", "stack", "getitem", "select", "setitem", "copy"}
+SELECTING = {"cat", "stack", "getitem", "select", "setitem", "copy", "sum", "mean"}
 #: kinds of operations that copy, move, select, multiply and add
 COMBINING = {"structural", "selecting", "scale", "add", "reduce", "identity", "linear", "shift", "shift-by-constant"}
 #: how many operations are followed
@@ -36,6 +36,8 @@ TOLERANCE = 1e-4
 def usual_sum(call: Call) -> Callable[[], Tensor] | None:
     """Return a sum in its usual form; ``None`` if it has that form, or is no sum of two tensors."""
     if not call.traced or call.inplace:
+        return None
+    if call.name in ("add", "sub") and len(call.traced) == 1 and len(call.tensors) < 2:  # a number is added
         return None
     nodes = [node_of(t) for t in call.traced]
     if call.name in ops.LAYOUT and not (nodes[0].residual and nodes[0].kind == "add"):
