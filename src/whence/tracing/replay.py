@@ -64,7 +64,8 @@ def _placed(value: Any, known: dict[int, Node]) -> Any:
     if isinstance(value, Tensor):
         return known.get(id(value), value)
     if isinstance(value, tuple | list | dict):
-        return map_tensors(value, lambda tensor: known.get(id(tensor), tensor))
+        inner: Any = known.get  # nodes take the place of tensors, which the annotation of `map_tensors` does not know
+        return map_tensors(value, lambda tensor: inner(id(tensor), tensor))
     return value
 
 

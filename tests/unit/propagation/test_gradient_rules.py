@@ -279,8 +279,9 @@ def test_a_statistic_that_a_tensor_is_divided_by_is_a_constant(rule):
 
 
 def test_a_narrower_denominator_is_a_constant():
-    gradients_of(lambda a, b: a / (2 + b.abs().sum(-1, keepdim=True)), [X, X + 1], {"normalise": rules.detach_deviation},
-         lambda a, b: a / (2 + b.abs().sum(-1, keepdim=True)).detach())  # fmt: skip
+    book = {"normalise": rules.detach_deviation}
+    narrow = lambda b: 2 + b.abs().sum(-1, keepdim=True)  # noqa: E731
+    gradients_of(lambda a, b: a / narrow(b), [X, X + 1], book, lambda a, b: a / narrow(b).detach())
 
 
 def test_a_denominator_of_the_same_size_is_a_gate():
