@@ -25,15 +25,27 @@ LEAST = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", [case for case in named() if not case.opaque], ids=lambda case: case.name)
+#: spellings that are not followed, but said to be: a Python loop over single tokens, heads folded into queries
+NOT_FOLLOWED = {
+    "norm/layer/by-token", "residual/sum/slice-sum", "attention/plain/loop-over-queries", "attention/causal/prefixes",
+    "attention/grouped/folded-queries", "attention/multi-query/folded-bmm",
+}  # fmt: skip
+#: the same function by other layers, of which LRP has other relevance; a softmax by a running sum
+OTHER_LAYERS = {"norm/layer/folded", "attention/plain/values-projected-first", "attention/plain/running-softmax"}
+OPEN = [case for case in named() if not case.opaque and case.name not in NOT_FOLLOWED | OTHER_LAYERS]
+
+
+@pytest.mark.parametrize("case", OPEN, ids=lambda case: case.name)
 def test_a_spelling_has_the_scores_of_the_usual_one(case):
     methods = [m for m in CORE if m not in MAPS or case.entries[0][0] not in OUTSIDE_MAPS]
     outcomes = compared(case, methods)
     assert {m: o for m, o in outcomes.items() if o.kind != "equal"} == {}
 
 
-@pytest.mark.parametrize("case", [case for case in named() if case.opaque], ids=lambda case: case.name)
-def test_an_opaque_spelling_is_equal_noted_or_refused(case):
+@pytest.mark.parametrize(
+    "case", [case for case in named() if case.opaque or case.name in NOT_FOLLOWED], ids=lambda case: case.name
+)
+def test_what_is_not_followed_is_equal_noted_or_refused(case):
     assert {m: o for m, o in compared(case, CORE).items() if o.failed} == {}
 
 
