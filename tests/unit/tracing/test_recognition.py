@@ -83,8 +83,9 @@ def test_an_axis_of_size_one_has_a_norm_too():
 
 
 @pytest.mark.parametrize("function", [
-    lambda x: x - mean(x), lambda x: x - x.sum(-1, keepdim=True) / 8, lambda x: -mean(x) + x, lambda x: x - x.amax(-1, keepdim=True),
-    lambda x: x - x.max(-1, keepdim=True).values, lambda x: x - x.mean(-1)[..., None], lambda x: x - x.mean(1, keepdim=True),
+    lambda x: x - mean(x), lambda x: x - x.sum(-1, keepdim=True) / 8, lambda x: -mean(x) + x,
+    lambda x: x - x.amax(-1, keepdim=True), lambda x: x - x.max(-1, keepdim=True).values,
+    lambda x: x - x.mean(-1)[..., None], lambda x: x - x.mean(1, keepdim=True),
     lambda x: torch.add(x, mean(x), alpha=-1), lambda x: 2 * x - mean(2 * x),
 ])  # fmt: skip
 def test_a_tensor_less_its_own_mean_or_maximum_is_centred(function):
@@ -301,7 +302,7 @@ SUMS = {
 def summands(function):
     """The residual additions of a function of ``x`` and a branch of it, and the nodes of both."""
     with Trace({}, batch=2) as trace:
-        x = torch.sin(trace.input("x", X))
+        x = trace.input("x", X) @ WEIGHT
         f = torch.tanh(x @ WEIGHT)
         y = function(x, f)
         return trace.residuals, node_of(x), node_of(f), y
@@ -394,7 +395,7 @@ def test_torchscript_is_warned_of_and_listed():
         scripted = torch.jit.script(nn.Sequential(nn.Linear(8, 8), nn.GELU()))
     with pytest.warns(whence.WhenceWarning, match="TorchScript"):
         coverage = covered(scripted)
-    assert coverage.plain["TorchScript"] >= 1
+    assert coverage.plain["GeluBackward0"] == 1
 
 
 def test_vmap_is_warned_of():

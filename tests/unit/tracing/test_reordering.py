@@ -36,6 +36,7 @@ def sort_by_score(x):
 
 REORDERINGS = {
     "flip": lambda x: x.flip(1),
+    "fliplr": torch.fliplr,
     "roll": lambda x: x.roll(2, 1),
     "index": lambda x: x[:, ORDER],
     "list": lambda x: x[:, ORDER.tolist()],
@@ -96,7 +97,9 @@ def test_samples_in_one_order_share_it():
 def test_an_order_that_is_undone_gives_the_axis_back(there, back, batch):
     with Trace({}, batch=batch) as trace:
         x = trace.input("x", X[:batch])
-        y = back(there(x) * 2)
+        moved = there(x)
+        y = back(moved * 2)
+    assert node_of(moved).axes != node_of(x).axes
     assert torch.equal(y.detach(), 2 * X[:batch])
     assert node_of(y).axes == node_of(x).axes
 
@@ -105,7 +108,7 @@ def test_the_same_order_twice_is_the_same_axis():
     with Trace({}, batch=2) as trace:
         x = trace.input("x", X)
         first, second = x[:, ORDER], (x * 2).index_select(1, ORDER)
-    assert node_of(first).axes == node_of(second).axes
+    assert node_of(first).axes == node_of(second).axes != node_of(x).axes
 
 
 def test_orders_of_two_operations_are_combined():
