@@ -91,17 +91,23 @@ def evaluate(node: Node, given: dict[Node, Tensor]) -> Tensor:
         node: the tensor.
         given: the values; every path from the input to the tensor must pass one of them.
     """
-    known = dict(given)
-    lowest = min(other.seq for other in given)
+    return _Values(given).of(node)
 
-    def value(current: Node) -> Tensor:
-        if current not in known:
-            if current.recipe is None or current.seq < lowest:
+
+class _Values:
+    """Values of tensors, from those of others. (A function that calls itself would keep them alive.)"""
+
+    def __init__(self, given: dict[Node, Tensor]) -> None:
+        self._known = dict(given)
+        self._lowest = min(node.seq for node in given)
+
+    def of(self, node: Node) -> Tensor:
+        """Return the value of a tensor."""
+        if node not in self._known:
+            if node.recipe is None or node.seq < self._lowest:
                 raise UnknownFunctionError
-            known[current] = current.recipe.run(value)
-        return known[current]
-
-    return value(node)
+            self._known[node] = node.recipe.run(self.of)
+        return self._known[node]
 
 
 def restored(node: Node, reach: int = 6) -> Tensor:
