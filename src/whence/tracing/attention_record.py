@@ -260,7 +260,8 @@ def _ahead(call: Call) -> Tensor | bool:
 
 def _same(dim: Dim, softmax: Dim) -> bool:
     """Whether a dimension is the softmax's own, or a stretch of it (an attention sink cut off)."""
-    if dim == softmax or (len(softmax) == 1 and any(part.source == dim for part in softmax[0].parts)):
+    parts = softmax[0].parts if len(softmax) == 1 else ()
+    if dim == softmax or any(part.source == dim or (not dim and part.length == 1) for part in parts):
         return True
     return len(dim) == 1 and len(dim[0].parts) == 1 and dim[0].parts[0].source == softmax
 
