@@ -27,7 +27,7 @@ from tools.conformance.regions import REGIONS
 from tools.conformance.table import table
 
 HERE = Path(__file__).resolve().parent
-PASSED, TABLE = HERE / "passed.json", HERE.parent / "docs" / "architectures.md"
+PASSED, TABLE = HERE / "passed.json", HERE.parents[1] / "docs" / "architectures.md"
 
 HEAD = """# Architectures
 
