@@ -39,7 +39,9 @@ def same(a, b, tolerance=ROUNDING, entries=True):
     """
     close(a.scores, b.scores, tolerance)
     close(a.logits, b.logits, tolerance)
-    close(a.value, b.value, tolerance)
+    close(
+        a.value, b.value, tolerance, np.append(array(b.value), array(b.logits))
+    )  # a small logit rounds as a large one
     assert torch.equal(a.special, b.special)
     assert a.origins == b.origins
     assert a.target_names == b.target_names
