@@ -41,7 +41,7 @@ def same(a, b, tolerance=ROUNDING, entries=True):
     close(a.logits, b.logits, tolerance)
     close(
         a.value, b.value, tolerance, np.append(array(b.value), array(b.logits))
-    )  # a small logit rounds as a large one
+    )  # rounds as the largest logit
     assert torch.equal(a.special, b.special)
     assert a.origins == b.origins
     assert a.target_names == b.target_names
