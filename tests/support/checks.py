@@ -39,9 +39,7 @@ def same(a, b, tolerance=ROUNDING, entries=True):
     """
     close(a.scores, b.scores, tolerance)
     close(a.logits, b.logits, tolerance)
-    close(
-        a.value, b.value, tolerance, np.append(array(b.value), array(b.logits))
-    )  # rounds as the largest logit
+    close(a.value, b.value, tolerance, np.append(array(b.value), array(b.logits)))  # rounds as the largest logit
     assert torch.equal(a.special, b.special)
     assert a.origins == b.origins
     assert a.target_names == b.target_names
