@@ -42,7 +42,7 @@ fuzz: $(READY)
 
 # equivalent spellings of one model, each compared with the usual spelling (docs/fuzzing.md)
 fuzz-spellings: $(READY)
-	@echo "Comparing $(CASES) equivalent spellings of one model (about fifteen minutes of one core)"
+	@echo "Comparing $(CASES) equivalent spellings of one model"
 	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tools.spellings --cases $(CASES) --seed $(SEED)
 
 # hashes of every method on every tiny model, before and after a change that must not move any number

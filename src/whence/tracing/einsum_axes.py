@@ -42,14 +42,3 @@ def follow(equation: Any, known: Sequence[tuple[tuple[Dim, ...], Any]]) -> tuple
         for letter, dim in zip(term, axes, strict=True):
             dims[letter] = dims.get(letter) or dim
     return tuple(dims[letter] for letter in found[1])
-
-
-def queries_and_keys(equation: Any, dims: Sequence[int], which: int) -> tuple[int, int] | None:
-    """The query and key dimensions of the probabilities, operand ``which``, in a product with values."""
-    found = letters(equation, dims)
-    if found is None or len(found[0]) != 2:
-        return None
-    mine, other = found[0][which], found[0][1 - which]
-    keys = [i for i, letter in enumerate(mine) if letter in other and letter not in found[1]]
-    queries = [i for i, letter in enumerate(mine) if letter not in other]
-    return (queries[0], keys[0]) if len(keys) == 1 and len(queries) == 1 else None
