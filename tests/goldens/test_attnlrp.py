@@ -10,7 +10,7 @@ from tests.support import tiny
 from tests.support.checks import EXACT, relative
 from tests.support.goldens import golden, load, load_bert
 from tests.support.runs import traced
-from whence.tracing.node import node_of
+from whence.tracing.tensor_info import node_of
 
 VIT = "ViTForImageClassification"
 WRITTEN_OUT = 5e-9  # GPT-2 writes its GELU out, so that the published stabiliser of 1e-10 is not there

@@ -14,7 +14,7 @@ from whence.methods.transformer_attribution import TransformerAttribution
 from whence.propagation.rules.linear import z_box
 from whence.propagation.rules.relevance import RelevanceRules
 from whence.readout.map_walk import visit_relevance
-from whence.tracing.node import on_gradient
+from whence.tracing.tensor_info import on_gradient
 
 METHOD = "transformer-attribution"
 VIT, BERT = "01_cvpr21_vit", "02_cvpr21_bert"

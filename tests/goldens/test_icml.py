@@ -16,6 +16,8 @@ from tests.support.goldens import float32_tolerance, full_golden, golden, load_a
 from tests.support.runs import looked_at, traced
 from whence.methods.conservative_lrp import ConservativeLRP
 from whence.methods.registry import REGISTRY
+from whence.propagation.rule import rule
+from whence.tracing.tensor_info import info_of
 
 CASE = "04_icml22_ali"
 CLASSES = range(3)
@@ -169,10 +171,11 @@ def test_relevance_is_read_at_the_output_of_the_embeddings(padding):
 GAMMA = 0.01
 
 
+@rule
 def published_gamma(call):
     """Their linear layers in attention: ``w + gamma w+``, rescaled to the plain value but for the output layer."""
     x, w, b = call.args
-    name = w._whence_name
+    name = info_of(w).name
     if "attention" not in name:
         return call.run()
     changed = torch.nn.functional.linear(x, w + GAMMA * w.clamp(min=0), b + GAMMA * b.clamp(min=0))

@@ -21,7 +21,8 @@ from whence.propagation.rulebook import Rulebook
 from whence.runs.forward import forwarded
 from whence.runs.model_inputs import prepare
 from whence.runs.run import Run
-from whence.tracing.node import Node, node_of, walk
+from whence.tracing.node import Node, walk
+from whence.tracing.tensor_info import node_of
 
 REGIONS = ("norms", "activations", "gates", "residuals")
 #: elementwise functions that are activations of a network; powers, roots, exponentials and bounds are arithmetic

@@ -54,7 +54,7 @@ from ..readout.rollup import (
 )
 from ..runs.run import Run
 from ..tracing.attention_record import AttentionRecord
-from ..tracing.node import edge_of, node_of
+from ..tracing.tensor_info import edge_of, node_of
 from .base import Method, Reading
 from .registry import method
 

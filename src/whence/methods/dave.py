@@ -36,8 +36,8 @@ from torch import Tensor
 from ..errors import MethodError, ModelError
 from ..propagation.rulebook import Rulebook
 from ..runs.run import Run
-from ..tracing.node import node_of
 from ..tracing.reductions import precise
+from ..tracing.tensor_info import node_of
 from .base import Method, Reading
 from .conservative_lrp import ConservativeLRP
 from .registry import method

@@ -60,7 +60,7 @@ from ..readout.head_routes import HeadRoutes, RouteRecorder, RouteRulebook, rout
 from ..readout.map_walk import last_gradient
 from ..readout.rollup import require_local, require_maps, stack_layers, target_rows
 from ..runs.run import Run
-from ..tracing.node import edge_of
+from ..tracing.tensor_info import edge_of
 from .base import Method, Reading
 from .bi_attention import derivative
 from .registry import method

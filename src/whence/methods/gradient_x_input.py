@@ -17,8 +17,8 @@ from ..propagation.rulebook import Rulebook
 from ..runs.batched_targets import read_at_once
 from ..runs.run import Run
 from ..runs.token_streams import entries
-from ..tracing.node import node_of
 from ..tracing.reductions import per_token, precise
+from ..tracing.tensor_info import node_of
 from .base import Method, Reading
 from .registry import method
 

@@ -38,7 +38,7 @@ from ..readout.residual_blocks import blocks, from_token_vectors, padding, token
 from ..readout.rollup import attended_pairs, require_local, require_maps, stack_layers
 from ..runs.run import Run
 from ..tracing.attention_record import AttentionRecord
-from ..tracing.node import edge_of
+from ..tracing.tensor_info import edge_of
 from .base import Method, Reading
 from .registry import method
 

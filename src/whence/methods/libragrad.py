@@ -44,6 +44,7 @@ from torch import Tensor
 
 from ..errors import MethodError, ModelError, TargetError
 from ..propagation.relevance_function import LinearParts, linear_parts
+from ..propagation.rule import conserving
 from ..propagation.rulebook import Rulebook
 from ..propagation.rules import gradient as rules
 from ..propagation.rules.linear import absolute, pull
@@ -51,9 +52,10 @@ from ..readout.bias_relevance import BiasRecorder
 from ..readout.rollup import require_local, require_maps
 from ..runs.run import Run
 from ..runs.token_streams import entries
-from ..tracing.node import Node, node_of, walk
+from ..tracing.node import Node, walk
 from ..tracing.op_call import Call, Rule
 from ..tracing.reductions import precise
+from ..tracing.tensor_info import node_of
 from .base import Reading
 from .gradient_x_input import InputLevel
 from .registry import method
@@ -62,13 +64,13 @@ READOUTS = ("full-grad-plus", "full-grad", "input-x-gradient", "hires-cam", "att
 PASSING = {"structural", "selecting", "extreme", "identity", "scale", "shift", "normalise", "reduce"}
 
 
-@rules.conserves
+@conserving
 def share_gate(call: Call) -> Any:
     """Give each branch of a product half; an incomplete one is a constant for the other (theorems 4 and 5)."""
     incomplete = [t for t in call.traced if _is_incomplete(node_of(t))]
     if len(incomplete) == 1 and len(call.traced) == 2:
-        return call.run(*(t.detach() if t is incomplete[0] else t for t in call.traced))
-    return rules.share_product(call)
+        return call.run_with(*(t.detach() if t is incomplete[0] else t for t in call.traced))
+    return rules.share_product.apply(call)
 
 
 def _is_incomplete(node: Node) -> bool:
@@ -80,7 +82,7 @@ def _is_incomplete(node: Node) -> bool:
     return any(current.kind in ("activation", "softmax") for current in walk([node], passed))
 
 
-@rules.conserves
+@conserving
 def suppress_dissent(call: Call) -> Any:
     """Propagate through a convolution only contributions of each output's own sign, scaled to sum to it."""
     parts = linear_parts(call)

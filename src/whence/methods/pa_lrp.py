@@ -26,25 +26,28 @@ Cost: one forward pass, one backward pass, with unfused attention.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from ..errors import MethodError, ModelError
+from ..propagation.rule import rule
 from ..propagation.rulebook import Rulebook
 from ..propagation.rules import gradient as rules
 from ..runs.boundaries import BackwardContext
 from ..runs.run import Run
 from ..runs.token_streams import split
 from ..tracing.axes import Dim
-from ..tracing.node import Node, attach, distant, node_of, on_gradient
-from ..tracing.op_call import Call
+from ..tracing.node import Node
+from ..tracing.op_call import Call, RuleResult
 from ..tracing.reductions import per_token, precise
+from ..tracing.tensor_info import attach, distant, node_of, on_gradient
 from .attn_lrp import AttnLRP
 from .base import Reading
 from .gradient_x_input import InputLevel
@@ -113,28 +116,28 @@ class PositionRecorder:
 
     candidates: list[PositionalEncoding] = field(default_factory=list, repr=False)
 
-    def rotate(self, call: Call) -> Any:
+    def rotate(self, call: Call) -> RuleResult:
         """Run a product with a constant: half to each, if the constant encodes positions of queries or keys."""
         constant = _constant(call)
         out = call.run()
-        if constant is not None and call.name == "mul":
-            call.kept = True
-            call.placed = lambda node: self._add(node, out, constant, out.detach(), 0.5)
-        return out
+        if constant is None or call.name != "mul":
+            return RuleResult(out)
+        record = functools.partial(self._add, out, constant, out.detach(), 0.5)
+        return RuleResult(out, saved=(out,), on_output=record)
 
-    def shift(self, call: Call) -> Any:
+    def shift(self, call: Call) -> RuleResult:
         """Run a sum with a constant, which gets its own share."""
         constant = _constant(call)
         out = call.run()
-        if constant is not None and call.name == "add" and "alpha" not in call.kwargs:
-            call.placed = lambda node: self._add(node, out, constant, constant, 1.0)
-        return out
+        if constant is None or call.name != "add" or "alpha" in call.kwargs:
+            return RuleResult(out)
+        return RuleResult(out, on_output=functools.partial(self._add, out, constant, constant, 1.0))
 
     def encodings(self, tokens: Dim) -> list[PositionalEncoding]:
         """Return the constants that encode positions of some tokens, before a backward pass."""
         return [replace(encoding) for encoding in self.candidates if encoding.of(tokens)]
 
-    def _add(self, node: Node, out: Tensor, constant: Tensor, value: Tensor, part: float) -> None:
+    def _add(self, out: Tensor, constant: Tensor, value: Tensor, part: float, node: Node) -> None:
         self.candidates.append(PositionalEncoding(node, distant(attach(out, node)), constant, value, part))
 
 
@@ -190,8 +193,8 @@ class PALRP(InputLevel):
         self._positions = PositionRecorder()
         book = {
             **self._base_rulebook().rules,
-            "scale": self._positions.rotate,
-            "shift-by-constant": self._positions.shift,
+            "scale": rule(self._positions.rotate),
+            "shift-by-constant": rule(self._positions.shift),
         }
         if self.attention == "halved":
             book |= dict.fromkeys(("attention", "mix"), rules.halve_heads)

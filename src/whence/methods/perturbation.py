@@ -28,8 +28,8 @@ from ..errors import MethodError, NumericalError
 from ..propagation.rulebook import Rulebook
 from ..runs.run import Run
 from ..runs.token_streams import split
-from ..tracing.node import node_of
 from ..tracing.reductions import precise
+from ..tracing.tensor_info import node_of
 from .base import Reading
 from .gradient_x_input import InputLevel
 

@@ -18,8 +18,8 @@ from torch import Tensor
 from ..propagation.rulebook import Rulebook
 from ..runs.run import Run
 from ..runs.token_streams import entries
-from ..tracing.node import node_of
 from ..tracing.reductions import per_token, precise
+from ..tracing.tensor_info import node_of
 from .base import Method, Reading
 from .registry import method
 

@@ -22,8 +22,8 @@ from torch import Tensor
 from ..errors import MethodError
 from ..runs.run import Run
 from ..tracing.axes import Axes, Dim, order_of, size_of
-from ..tracing.node import node_of
 from ..tracing.reductions import arrange, precise, restored, spread
+from ..tracing.tensor_info import node_of
 from .base import Reading
 from .integrated_gradients import GradientAverage
 from .registry import method

@@ -20,9 +20,10 @@ from torch import Tensor
 
 from ..tracing.axes import Axes, Axis
 from ..tracing.coverage import EXACT
-from ..tracing.node import Node, attach, node_of
-from ..tracing.op_call import Call, Hold, Rule, as_it_is, map_tensors
+from ..tracing.node import Node
+from ..tracing.op_call import Call, Hold, OutputNode, Rule, as_it_is, map_tensors
 from ..tracing.reductions import per_sample, precise
+from ..tracing.tensor_info import attach, info_of, node_of
 from .relevance_function import BackwardOp
 
 #: products of two tensors
@@ -92,7 +93,7 @@ class Ledger:
         if rule is None and call.kind == "structural" and call.name not in JOINING:
             return None
         constant = constant_of(call)
-        exact = getattr(rule, "conserves", rule is None and call.kind in EXACT and call.name != "batch_norm")
+        exact = call.kind in EXACT and call.name != "batch_norm" if rule is None else rule.conserves
         if constant is None and exact:
             return None
         single = call.name in SINGLE and not call.inplace and len(call.traced) == 1
@@ -133,26 +134,26 @@ class Ledger:
         node = node_of(out)
         name = _name(call)
         if whole:
-            node.kept = True  # the measurement needs its present value
+            node.keep_value()  # for the measurement
             self._measure(out, self._hold(out.detach()), {call.kind: 1.0}, node, name)
         for alias, times in watched:
-            node_of(alias).kept = True
+            node_of(alias).keep_value()
             self._measure(alias, self._hold(alias.detach()), {call.kind: -times}, node, name)
 
-    def bias(self, call: Call) -> Callable[[Tensor], None] | None:
+    def bias(self, call: Call, placed: OutputNode) -> Callable[[Tensor], None] | None:
         """Return a function that records what the bias of a linear layer absorbs, or ``None`` without a bias.
 
-        The function is called with the gradient of the layer's output.
+        Args:
+            call: the layer.
+            placed: its output, when the function is called with the output's gradient.
         """
         bias = call.argument(2, "bias")
         if bias is None:
             return None
         name = _name(call)
-        placed = list[Node]()
-        call.placed = placed.append
 
         def record_bias(gradient: Tensor) -> None:
-            node = placed[0]
+            node = placed.node
             self.absorb(node.seq, "bias", name, _inner(gradient, bias, node.axes, self.batch))
 
         return record_bias
@@ -165,7 +166,7 @@ class Ledger:
         node = node_of(out)
         name = _name(call)
         axes = node_of(call.traced[0]).axes
-        node_of(call.traced[0]).kept = True  # the measurement needs its present value
+        node_of(call.traced[0]).keep_value()  # for the measurement
         given = self._hold(call.traced[0].detach())
         func = call.func
         args = call.args[1:]
@@ -444,6 +445,6 @@ def _inner(gradient: Tensor, factor: Tensor, axes: Axes, batch: Axis) -> Tensor:
 
 
 def _name(call: Call) -> str:
-    names = [getattr(t, "_whence_name", "") for t in call.tensors]
+    names = [info_of(t).name for t in call.tensors]
     found = next((n for n in names if n), "")
     return found.rsplit(".", 1)[0] if found else call.name

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from ..errors import ModelError
 from ..tracing import operations as ops
-from ..tracing.learned_queries import is_weight
-from ..tracing.node import Node, node_of
+from ..tracing.node import Node
 from ..tracing.op_call import Call, map_tensors
 from ..tracing.reductions import per_sample, spread
 from ..tracing.sparse_rows import SparseRows, alias, among
+from ..tracing.tensor_info import is_weight, node_of
 
 
 class LossRecorder(Protocol):
@@ -67,21 +67,30 @@ class BackwardOp:
         sparse_rows: the rows that linear layers leave out.
     """
 
-    def __init__(
-        self, call: Call, inputs: list[Tensor], output: Tensor, parts: LinearParts, sparse_rows: SparseRows
-    ) -> None:
-        self.inputs = inputs
-        self.result = output  # with its own small graph
-        self.output = output.detach()
+    def __init__(self, call: Call, sparse_rows: SparseRows) -> None:
+        self.weight, self.bias, self.apply = linear_parts(call)
+        self.inputs = [x.detach() for x in call.traced]
+        self.result = self._run(call)  # with its own small graph
+        self.output = self.result.detach()
         self.batch = call.batch
         self.kind = call.kind
         self.name = call.name
         self.nodes = [node_of(t) for t in call.traced]
         self.node = self.nodes[0]  # replaced by the node of the output once the trace has created it
-        self.weight, self.bias, self.apply = parts
         self.sparse_rows = sparse_rows
         self.is_bias = self.kind == "shift-by-constant" and is_bias(call)
-        self._versions = [x._version for x in inputs]
+        self._versions = [x._version for x in self.inputs]
+
+    def _run(self, call: Call) -> Tensor:
+        """Run the operation on its own inputs; its small graph is kept for the backward pass."""
+        if self.by_rows:  # neither a linear layer nor a sum needs a graph of its own
+            assert self.weight is not None
+            return torch.nn.functional.linear(self.inputs[0], self.weight, self.bias)
+        if is_plain_sum(call):
+            return torch.add(*self.inputs)
+        with torch.enable_grad():
+            output: Tensor = call.run(*(x.requires_grad_() for x in self.inputs))
+        return output
 
     def vjp(self, cotangent: Tensor) -> tuple[Tensor, ...]:
         """Return the vector-Jacobian product of the operation itself."""
@@ -186,22 +195,12 @@ class Propagate(torch.autograd.Function):
     """An operation whose backward pass is the gradient or the rule, depending on the phase."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, rule: RelevanceRule, phase: Phase, *inputs: Tensor) -> Tensor:
-        """Run the operation; its small graph is kept for the backward pass."""
-        parts = linear_parts(call)
-        own = [x.detach() for x in inputs]
-        if parts[2] is torch.nn.functional.linear:  # neither a linear layer nor a sum needs a graph of its own
-            output = torch.nn.functional.linear(own[0], *parts[:2])
-        elif is_plain_sum(call):
-            output = torch.add(*own)
-        else:
-            with torch.enable_grad():
-                output = call.run(*(x.requires_grad_() for x in own))
-        ctx.local = BackwardOp(call, own, output, parts, phase.sparse_rows)
+    def forward(ctx: Any, op: BackwardOp, rule: RelevanceRule, phase: Phase, *inputs: Tensor) -> Tensor:
+        """Return the operation's output, which was computed from the same inputs."""
+        ctx.local = op
         ctx.rule = rule
         ctx.phase = phase
-        call.placed = ctx.local.place
-        return alias(output)
+        return alias(op.output)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:

@@ -7,8 +7,8 @@ tokens: there it is shared evenly among those that the target reads, which have 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -19,10 +19,11 @@ from ..propagation.ledger import constant_of
 from ..runs.run import Run
 from ..tracing.axes import Dim, order_of, plain, size_of
 from ..tracing.coverage import EXACT
-from ..tracing.node import Node, node_of, walk
-from ..tracing.op_call import Call, Rule
+from ..tracing.node import Node, walk
+from ..tracing.op_call import Call, OutputNode, Rule, RuleResult
 from ..tracing.reductions import arrange, per_sample, per_token, precise, restored, unmerge
 from ..tracing.sparse_rows import alias
+from ..tracing.tensor_info import node_of
 
 KINDS = ("linear", "convolution", "norm", "shift-by-constant", "shift")  # of operations that may add a constant
 
@@ -103,36 +104,53 @@ def _product(gradient: Tensor, constant: Tensor, features: bool) -> Tensor:
     return torch.where(gradient == 0, 0.0, gradient * constant)
 
 
+@dataclass(frozen=True)
 class _BiasRule:
-    """A rule, or the plain derivative, that records the constants added under it."""
+    """A rule, or the plain derivative, that records the constants added under it.
 
-    def __init__(self, biases: BiasRecorder, kind: str, rule: Rule | None) -> None:
-        self.biases = biases
-        self.rule = rule
-        self.conserves = kind in EXACT if rule is None else getattr(rule, "conserves", False)  # for the ledger
-        self.__name__ = None if rule is None else getattr(rule, "__name__", str(rule))  # for the coverage
+    Attributes:
+        biases: the recorder.
+        kind: of the operations.
+        rule: the rule.
+    """
 
-    def __call__(self, call: Call) -> Any:
-        out = call.run() if self.rule is None else self.rule(call)
+    biases: BiasRecorder
+    kind: str
+    rule: Rule | None
+
+    @property
+    def name(self) -> str | None:
+        return None if self.rule is None else self.rule.name
+
+    @property
+    def conserves(self) -> bool:
+        return self.kind in EXACT if self.rule is None else self.rule.conserves
+
+    def accepts(self, call: Call) -> bool:
+        return self.rule is None or self.rule.accepts(call)
+
+    def apply(self, call: Call) -> RuleResult:
+        found = RuleResult(call.run()) if self.rule is None else self.rule.apply(call)
         constant = None if _of_activation(call) else constant_of(call)
-        return (
-            out if constant is None or not out.requires_grad else _GradientTap.apply(self.biases, call, constant, out)
-        )
+        if constant is None or not found.output.requires_grad:
+            return found
+        placed = OutputNode()
+        return found.also(placed.set, _GradientTap.apply(self.biases, placed, constant, found.output))
 
 
 class _GradientTap(torch.autograd.Function):
     """The identity, which records its gradient. (A hook on a view is lost when the model overwrites the view.)"""
 
     @staticmethod
-    def forward(ctx: Any, biases: BiasRecorder, call: Call, constant: Tensor, out: Tensor) -> Tensor:
+    def forward(ctx: Any, biases: BiasRecorder, placed: OutputNode, constant: Tensor, out: Tensor) -> Tensor:
         ctx.biases = biases
         ctx.constant = constant
-        call.placed = functools.partial(setattr, ctx, "node")
+        ctx.placed = placed
         return alias(out)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        ctx.biases.enter(ctx.node, ctx.constant, grads[0])
+        ctx.biases.enter(ctx.placed.node, ctx.constant, grads[0])
         return None, None, None, grads[0]
 
 

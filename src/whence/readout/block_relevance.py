@@ -24,9 +24,9 @@ from ..runs.boundaries import BackwardContext, Boundary
 from ..runs.run import Run
 from ..tracing.attention_record import AttentionRecord
 from ..tracing.axes import Dim, size_of
-from ..tracing.node import node_of, on_gradient
 from ..tracing.reductions import precise
 from ..tracing.residuals import Residual
+from ..tracing.tensor_info import node_of, on_gradient
 
 
 @dataclass

@@ -19,8 +19,9 @@ from torch import Tensor
 from ..errors import ModelError
 from ..runs.run import Run
 from ..tracing.axes import Dim, order_of, plain, size_of
-from ..tracing.node import Node, edge_of, node_of, walk
+from ..tracing.node import Node, walk
 from ..tracing.reductions import arrange, per_sample, per_token, precise, restored, unmerge
+from ..tracing.tensor_info import edge_of, node_of
 
 State = dict[Dim, Tensor]  #: stream -> [batch, tokens here, tokens there]
 #: the state of the queries, that of the keys, the map [batch, queries, keys], the two streams, the state in which the

@@ -24,10 +24,11 @@ from ..propagation.rulebook import Rulebook
 from ..runs.run import Run
 from ..tracing.attention_record import AttentionRecord
 from ..tracing.axes import Axis, Dim
-from ..tracing.node import Node, attach, edge_of, node_of
-from ..tracing.op_call import Call, Rule
+from ..tracing.node import Node
+from ..tracing.op_call import Call, OnOutput, Rule, RuleResult
 from ..tracing.reductions import arrange, precise, restored
 from ..tracing.residuals import Residual
+from ..tracing.tensor_info import attach, edge_of, node_of
 from .residual_blocks import attention_residuals, token_vectors
 
 #: after the output projection: kinds that leave a row as it is, and kinds that multiply it
@@ -71,48 +72,65 @@ class RouteRecorder:
     def wrap_rules(self, book: Mapping[str, Rule]) -> dict[str, Rule]:
         """Return the same rules, with sums, linear layers and norms recorded."""
         recorders = {"add": self._record_sum, "linear": self._record_linear, "norm": self._record_norm}
-        return {**book, **{kind: _RecordedRule(record, book.get(kind)) for kind, record in recorders.items()}}
+        return {**book, **{kind: _RecordedRule(self, record, book.get(kind)) for kind, record in recorders.items()}}
 
-    def _record_sum(self, call: Call, out: Tensor) -> None:
-        if self._is_first_pass(call):
-            call.kept = True
-            call.placed = lambda node: self._add_sum(node, out.detach())
+    def _record_sum(self, call: Call, out: Tensor) -> OnOutput | None:
+        return lambda node: self._add_sum(node, out.detach())
 
-    def _record_linear(self, call: Call, out: Tensor) -> None:
+    def _record_linear(self, call: Call, out: Tensor) -> OnOutput | None:
         source = node_of(call.traced[0])
-        if source.mixed and self._is_first_pass(call):
-            attention = _attention_output(source)
-            place = get_gradient_edge(out)
-            weight = _matrix(call)
-            call.placed = lambda node: self.projections.append(Projection(attention, source, node, place, weight))
+        if not source.mixed:
+            return None
+        attention = _attention_output(source)
+        place = get_gradient_edge(out)
+        weight = _matrix(call)
+        return lambda node: self.projections.append(Projection(attention, source, node, place, weight))
 
-    def _record_norm(self, call: Call, out: Tensor) -> None:
-        if call.name == "layer_norm" and self._is_first_pass(call):
-            call.placed = lambda node: self.centred.add(node.seq)
+    def _record_norm(self, call: Call, out: Tensor) -> OnOutput | None:
+        return (lambda node: self.centred.add(node.seq)) if call.name == "layer_norm" else None
 
     def _add_sum(self, node: Node, value: Tensor) -> None:
         """Add a sum; of those before it, only residual ones are kept."""
         self.sums = [(n, t) for n, t in self.sums if n.residual]
         self.sums.append((node, value))
 
-    def _is_first_pass(self, call: Call) -> bool:
+    def is_first_pass(self, call: Call) -> bool:
         """Return whether this is the first forward pass under these rules: checkpoints rerun it for gradients only."""
         self._batch = self._batch or call.batch
         return call.batch is self._batch
 
 
+@dataclass(frozen=True)
 class _RecordedRule:
-    """A rule, or the plain derivative, whose operations are recorded."""
+    """A rule, or the plain derivative, whose operations are recorded.
 
-    def __init__(self, record: Callable[[Call, Tensor], None], rule: Rule | None) -> None:
-        self.record = record
-        self.rule = rule
-        self.__name__ = None if rule is None else getattr(rule, "__name__", str(rule))  # for the coverage
+    Attributes:
+        recorder: whose first forward pass is recorded.
+        record: returns what to call with the node of an operation's output, or ``None``.
+        rule: the rule.
+    """
 
-    def __call__(self, call: Call) -> Any:
-        out = call.run() if self.rule is None else self.rule(call)
-        self.record(call, out)
-        return out
+    recorder: RouteRecorder
+    record: Callable[[Call, Tensor], OnOutput | None]
+    rule: Rule | None
+
+    @property
+    def name(self) -> str | None:
+        return None if self.rule is None else self.rule.name
+
+    @property
+    def conserves(self) -> bool:
+        return self.rule is not None and self.rule.conserves
+
+    def accepts(self, call: Call) -> bool:
+        return self.rule is None or self.rule.accepts(call)
+
+    def apply(self, call: Call) -> RuleResult:
+        found = RuleResult(call.run()) if self.rule is None else self.rule.apply(call)
+        on_output = self.record(call, found.output) if self.recorder.is_first_pass(call) else None
+        return (
+            found if on_output is None else found.also(on_output, saved=(found.output,) if call.kind == "add" else ())
+        )
 
 
 def _attention_output(mixed: Node) -> Node:

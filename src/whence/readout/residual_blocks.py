@@ -10,9 +10,9 @@ from torch import Tensor
 
 from ..errors import ModelError
 from ..runs.run import Run
-from ..tracing.node import edge_of, node_of
 from ..tracing.reductions import arrange, precise, restored, token_dims, unmerge
 from ..tracing.residuals import Residual
+from ..tracing.tensor_info import edge_of, node_of
 
 
 @dataclass

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..errors import MethodError, ModelError, WhenceWarning
 from ..runs.run import Run
-from ..tracing.node import node_of
+from ..tracing.tensor_info import node_of
 from .token_mixing import mixing_branches
 
 

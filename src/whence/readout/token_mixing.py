@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from ..runs.run import Run
-from ..tracing.node import edge_of, node_of, on_gradient
 from ..tracing.residuals import Residual
+from ..tracing.tensor_info import edge_of, node_of, on_gradient
 
 ACROSS = ("convolution", "extreme", "softmax", "unknown")  # kinds that may mix tokens and keep their number
 

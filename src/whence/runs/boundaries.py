@@ -12,8 +12,9 @@ from torch.utils.hooks import RemovableHandle
 from ..propagation.ledger import Entry
 from ..tracing.attention_record import AttentionRecord
 from ..tracing.axes import Axis, Dim
-from ..tracing.node import Node, node_of, on_gradient
+from ..tracing.node import Node
 from ..tracing.reductions import per_token, precise
+from ..tracing.tensor_info import node_of, on_gradient
 
 
 class BackwardContext(NamedTuple):

@@ -19,10 +19,10 @@ from ..tracing.axes import size_of
 from ..tracing.checkpointing import Checkpoints, held
 from ..tracing.eval_mode import undisturbed
 from ..tracing.gc_pause import uncollected
-from ..tracing.node import node_of
 from ..tracing.nonfinite import first_bad_value
 from ..tracing.op_call import as_it_is
 from ..tracing.output_head import OutputHead
+from ..tracing.tensor_info import info_of, node_of
 from ..tracing.tracer import Trace
 from .model_inputs import padding_of, repeated
 from .rerun import ReplacingTrace, Rerun
@@ -243,7 +243,7 @@ def _last_linear(trace: Trace, start: Seed) -> LastLinear | None:
     if trace.last_linear is None or start.place is None or start.output.dim() != 3:
         return None
     made, of = trace.last_linear
-    return LastLinear(*of) if getattr(start.output, "_whence", None) is made else None
+    return LastLinear(*of) if info_of(start.output).node is made else None
 
 
 def _last(trace: Trace, mask: Tensor | None, batch: int, logits: Tensor | None) -> Tensor | None:

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError, ModelError
+from ..propagation.rule import rule
 from ..tracing.attention_record import AttentionRecord
 from ..tracing.eval_mode import undisturbed
-from ..tracing.node import Node
 from ..tracing.op_call import Call, map_tensors, tensors_in
+from ..tracing.tensor_info import info_of
 from ..tracing.tracer import Trace
 from .head_axes import head_axes, nodes_behind
 from .model_inputs import Inputs, prepare
@@ -78,11 +79,12 @@ def _forward(
     """What a model returns whose attentions (by index) are done by a function, and what happened on the way."""
     args, kwargs, batch = given
 
-    def rule(call: Call) -> Any:
+    @rule
+    def switch(call: Call) -> Any:
         return attend(len(trace.attentions), call)
 
     with torch.inference_mode(False), torch.enable_grad(), undisturbed(model):
-        trace = Trace({"mix": rule, "attention": rule}, batch)
+        trace = Trace({"mix": switch, "attention": switch}, batch)
         with trace:
             placed = [trace.input(str(i), a) if isinstance(a, Tensor) else a for i, a in enumerate(args)]
             named = {k: trace.input(k, v) if isinstance(v, Tensor) else v for k, v in kwargs.items()}
@@ -94,8 +96,8 @@ def _look(model: nn.Module, given: tuple[list[Any], dict[str, Any], int]) -> lis
     outputs, trace = _forward(model, given, lambda _, call: call.run())
     if trace.pieces:
         raise ModelError("The model's attention is in pieces (a sliding window): its heads cannot be switched off.")
-    ends = (getattr(t, "_whence", None) for t in tensors_in(outputs))
-    nodes = nodes_behind(node for node in ends if isinstance(node, Node))
+    ends = (info_of(t).node for t in tensors_in(outputs))
+    nodes = nodes_behind(node for node in ends if node is not None)
     each = [(record.own(), head_axes(record, nodes)) for record in trace.attentions]
     return [
         None if heads is None else AblatedHeads(math.prod(atom.size for atom in heads), [atom in heads for atom in own])

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from ..tracing.attention_record import AttentionRecord
 from ..tracing.axes import Axis
-from ..tracing.node import Node, node_of, walk
+from ..tracing.node import Node, walk
+from ..tracing.tensor_info import node_of
 
 
 def nodes_behind(ends: Iterable[Node]) -> list[Node]:

@@ -17,8 +17,8 @@ from ..targets.seed import Seed
 from ..tracing import operations as ops
 from ..tracing.autograd_graph import sent_back
 from ..tracing.axes import guess
-from ..tracing.node import attach, node_of
 from ..tracing.op_call import Call, map_tensors, tensors_in
+from ..tracing.tensor_info import attach, node_of
 from ..tracing.tracer import Trace
 
 

@@ -16,9 +16,10 @@ from ..targets.seed import Seed
 from ..targets.specs import Target
 from ..tracing.autograd_graph import sent_back
 from ..tracing.axes import Axes, Dim, size_of
-from ..tracing.node import Node, Source, node_of
+from ..tracing.node import Node
 from ..tracing.reductions import per_token, precise, token_dims
 from ..tracing.residuals import Residual
+from ..tracing.tensor_info import Source, node_of
 from ..tracing.tracer import Trace
 from .boundaries import BackwardContext, BackwardRecorder, BatchedResult, Boundary, HeadRelevance
 from .head_axes import by_head, nodes_behind

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ..tracing.axes import Dim, size_of
-from ..tracing.node import Source, node_of
 from ..tracing.reductions import per_token
+from ..tracing.tensor_info import Source, node_of
 from .run import Run
 
 IMAGE_NAMES = ("pixel", "image", "visual", "video")

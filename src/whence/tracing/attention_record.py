@@ -19,11 +19,12 @@ from torch import Tensor
 from ..errors import ModelError
 from .axes import Axes, Axis, Dim, fresh, order_of, plain
 from .fused_attention import FusedMap
-from .node import Node, node_of
+from .node import Node
 from .op_call import Call, map_tensors
 from .recognition.contraction import free, summed, terms
 from .recognition.softmax import is_map_along
 from .reductions import arrange, precise, restored
+from .tensor_info import node_of
 
 Operands = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
@@ -70,6 +71,10 @@ class AttentionRecord:
         self.query_order = None if query is None else query.places
         self.key_order = None if key is None else key.places
         self.axes = plain(self.axes)
+        self._check()
+        if self.probabilities is not None:
+            first = self.arrange(self.probabilities.detach())[0, 0]
+            self.ahead = first.triu(1).any() if first.shape[-1] > 1 else True
 
     @property
     def causal(self) -> bool:
@@ -107,27 +112,54 @@ class AttentionRecord:
             return None
         own = [d for d in queries if node.axes[d] == node.axes[key]]
         dims = own[0] if len(own) == 1 else queries[-1], key
-        record = AttentionRecord(probabilities, node.axes, *dims, call.batch, values)
-        record.mix = functools.partial(_product, call.func, call.args, call.kwargs, probabilities)
-        record.reads = _origin(call.nodes[1 - which])
-        record._check()
-        first = record.arrange(probabilities.detach())[0, 0]
-        record.ahead = first.triu(1).any() if first.shape[-1] > 1 else True
-        return record
+        mix = functools.partial(_product, call.func, call.args, call.kwargs, probabilities)
+        reads = _origin(call.nodes[1 - which])
+        return AttentionRecord(probabilities, node.axes, *dims, call.batch, values, mix=mix, reads=reads)
 
     @staticmethod
-    def fused(call: Call) -> AttentionRecord:
-        """The record of a fused attention, whose probabilities are never made."""
+    def fused(call: Call, shown: FusedMap | None = None) -> AttentionRecord:
+        """The record of a fused attention, whose probabilities are never made.
+
+        Args:
+            call: the attention.
+            shown: how its map is recomputed, if a rule has prepared that.
+        """
         query, key = call.nodes[:2]
         axes = query.axes if query is not None else tuple(fresh(n) for n in call.tensors[0].shape)
         keys: Dim = key.axes[-2] if key is not None and len(key.axes) > 1 else ()
-        record = AttentionRecord(None, (*axes[:-1], keys), len(axes) - 2, len(axes) - 1, call.batch)
-        record.reads = _origin(call.nodes[2])
-        record.ahead = _ahead(call)
-        record.shown = call.shown
-        record.values = call.argument(2, "value") if call.shown is not None else None
-        record._check()
-        return record
+        values = call.argument(2, "value") if shown is not None else None
+        return AttentionRecord(
+            None, (*axes[:-1], keys), len(axes) - 2, len(axes) - 1, call.batch, values, reads=_origin(call.nodes[2]),
+            ahead=_ahead(call), shown=shown,
+        )  # fmt: skip
+
+    def complete(self, output: Tensor, wrote: Callable[[], Tensor], leaf: FusedMap | Tensor | None) -> None:
+        """Set what it made.
+
+        Args:
+            output: its place in the graph.
+            wrote: returns its value.
+            leaf: a leaf in the place of the probabilities, if a rule has cut these off.
+        """
+        self.output = output
+        self.wrote = wrote
+        if isinstance(leaf, Tensor):
+            self.probabilities = leaf
+
+    def release_map(self) -> None:
+        """Free the memory of an unfused map, which will not be asked for again."""
+        self.probabilities = self.mix = None
+
+    def queried(self, output: Node) -> frozenset[int]:
+        """Return the parameters (by ``id``) that its queries or keys are made of, if they depend on nothing else.
+
+        Args:
+            output: the node of what it makes.
+        """
+        node = output if self.probabilities is None else node_of(self.probabilities)
+        while node.kind not in ("linear", "matmul", "attention") and node.parents:
+            node = node.parents[0]
+        return node.made_of
 
     def map(self) -> Tensor:
         """``[batch, heads, queries, keys]``, out of the graph, in float32 or better."""
@@ -209,9 +241,6 @@ class AttentionRecord:
 def operands(call: Call) -> Operands:
     """Queries, keys, values and mask of a fused attention, keys and values as often as there are heads of queries."""
     query, key, value, mask = (call.argument(i, name) for i, name in enumerate(("query", "key", "value", "attn_mask")))
-    for t in (query, key, value, mask):
-        if isinstance(t, Tensor) and t.requires_grad:
-            node_of(t).kept = True  # the map is made of the values that they have now
     if call.argument(7, "enable_gqa", False):
         key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in (key, value))
     return query, key, value, mask

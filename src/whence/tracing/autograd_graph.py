@@ -15,7 +15,8 @@ from torch import Tensor
 from ..errors import ModelError
 from .axes import Axis
 from .gc_pause import uncollected
-from .node import Node, attach, edge_of
+from .node import Node
+from .tensor_info import attach, edge_of, info_of
 
 
 class AutogradGraph:
@@ -52,8 +53,9 @@ class AutogradGraph:
             if step is None or step in seen:
                 continue
             seen.add(step)
-            node = self._nodes.get(step._sequence_nr(), getattr(getattr(step, "variable", None), "_whence", None))
-            if isinstance(node, Node) and node.batch is self._batch:
+            leaf = getattr(step, "variable", None)
+            node = self._nodes.get(step._sequence_nr()) or (None if leaf is None else info_of(leaf).node)
+            if node is not None and node.batch is self._batch:
                 found[node.seq] = node
             else:
                 stack += [further for further, _ in step.next_functions]

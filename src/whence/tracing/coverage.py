@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -48,10 +48,9 @@ class Coverage:
         self.opaque: list[str] = []  # kernels that may be attentions
         self.hidden: list[str] = []  # torch's own operations in code that is not seen: TorchScript, vmap, extensions
 
-    def count(self, nodes: Iterable[Node], name: str, kind: str, rule: Callable[..., Any] | None) -> None:
-        """Note one operation, by its outputs."""
-        made = {node.seq for node in nodes}
-        self._met.append((made, name, kind, None if rule is None else getattr(rule, "__name__", str(rule))))
+    def count(self, nodes: Iterable[Node], name: str, kind: str, rule: str | None) -> None:
+        """Note one operation by its outputs, with the name of its rule."""
+        self._met.append(({node.seq for node in nodes}, name, kind, rule))
 
     def foreign(self, name: str, inputs: int, new: bool = False) -> None:
         """Note a tensor made by code that torch functions do not show (a custom autograd function) from some inputs.

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from ..errors import ModelError
-from .node import Node, attach, node_of, walk
+from .node import Node, walk
+from .tensor_info import attach, info_of, inform, node_of
 
 CHECKPOINT = "CheckpointFunctionBackward"  # is refused: see the trace
 
@@ -21,18 +22,17 @@ CHECKPOINT = "CheckpointFunctionBackward"  # is refused: see the trace
 def keep(result: Any) -> Any:
     """Let a tensor that was made while gradients were off keep its history."""
     if isinstance(result, Tensor) and result.requires_grad:
-        node_of(result).hidden = True
-        result._whence_seen = attach(result.view_as(result), node_of(result))  # type: ignore[attr-defined]  # as there
+        node_of(result).mark(hidden=True)
+        inform(result, visible=attach(result.view_as(result), node_of(result)))
     return result
 
 
 def opened(tensor: Tensor) -> Tensor:
     """A tensor that a custom function made, with the history of the operations inside; any other as it is."""
-    seen = getattr(tensor, "_whence_seen", None)
-    maker = type(tensor.grad_fn).__name__
-    if not isinstance(seen, Tensor) or maker in (getattr(tensor, "_whence_maker", ""), CHECKPOINT):
+    known = info_of(tensor)
+    if known.visible is None or type(tensor.grad_fn).__name__ in (known.maker, CHECKPOINT):
         return tensor
-    return seen if _has_derivative(node_of(seen)) else tensor
+    return known.visible if _has_derivative(node_of(known.visible)) else tensor
 
 
 def _has_derivative(node: Node) -> bool:
@@ -48,7 +48,7 @@ def refuse_checkpoints(traced: list[Tensor], hooks: Any) -> None:
         traced: what an operation reads that depends on the input.
         hooks: those on saved tensors when the trace began.
     """
-    reentrant = [t for t in traced if t._whence_maker == CHECKPOINT]  # type: ignore[attr-defined]  # by attach
+    reentrant = [t for t in traced if info_of(t).maker == CHECKPOINT]
     if reentrant or (traced and hooks_on_saved_tensors() != hooks):
         raise ModelError(
             "The model runs part of itself under gradient checkpointing (or other saved-tensor hooks), which "

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
+from .tensor_info import forget, info_of
+
 
 @contextlib.contextmanager
 def undisturbed(model: nn.Module) -> Iterator[dict[int, str]]:
@@ -30,7 +32,6 @@ def undisturbed(model: nn.Module) -> Iterator[dict[int, str]]:
             m.training = True
         for _, m in modules:
             for buffer in m._buffers.values():
-                if hasattr(buffer, "_whence"):  # the model wrote to it in its forward: free it from the trace
+                if info_of(buffer).node is not None:  # the model wrote to it in its forward: free it from the trace
                     buffer.detach_()
-                    del buffer._whence
-                    del buffer._whence_maker
+                    forget(buffer)

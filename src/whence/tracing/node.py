@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import weakref
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge, get_gradient_edge
-from torch.utils.hooks import RemovableHandle
 
+from . import operations as ops
 from .axes import Axes, Axis, Dim, plain
 
 if TYPE_CHECKING:
+    from .op_call import Call
     from .replay import Recipe
 
 
@@ -93,7 +92,8 @@ class Node:
     def tensor(self) -> Tensor | None:
         """The tensor itself, while something else keeps it alive and it has not been overwritten."""
         found = None if self._tensor is None else self._tensor()
-        return found if found is not None and getattr(found, "_whence", None) is self else None
+        known = getattr(found, "_whence", None)
+        return found if known is not None and known.node is self else None
 
     def refers_to(self, tensor: Tensor, anew: bool = False) -> None:
         """Remember, without keeping it alive, the tensor that this is the entry of; copies and aliases come later.
@@ -119,25 +119,95 @@ class Node:
         """The tensor of which it is an elementwise function; where there is none, itself."""
         return self if self._root is None else self._root
 
-    @root.setter
-    def root(self, node: Node) -> None:
-        self._root = node
-
     @property
     def token_axes(self) -> Axes:
         """Its dimensions, whatever the order in which they hold their entries."""
         return plain(self.axes)
 
-    def describe(self, name: str, flows: tuple[Node, ...], weighted: bool, recipe: Recipe | None) -> None:
-        """Set what made the tensor."""
+    def describe(
+        self,
+        name: str,
+        flows: tuple[Node, ...],
+        weighted: bool = False,
+        recipe: Recipe | None = None,
+        live: tuple[Node, ...] | None = None,
+        made_of: frozenset[int] = frozenset(),
+    ) -> None:
+        """Set what made the tensor; see the attributes."""
         self.recipe = recipe
         self.name = name
         self.flows = flows
         self.weighted = weighted
+        self.live = self.parents if live is None else live
+        self.made_of = made_of
+
+    def read_by(self, kind: str) -> int:
+        """Count an operation that reads the tensor; return how many have so far."""
+        if kind == "linear":
+            self.linear_uses += 1
+        else:
+            self.other_uses += 1
+        return self.linear_uses + self.other_uses
+
+    def inherit(self, call: Call) -> None:
+        """Take over what the operation that made it leaves true of its main operand."""
+        main = next(iter(self.flows or self.parents), None)
+        if main is None:
+            return
+        kind = call.kind
+        if kind == "softmax":
+            dim = call.argument(1, "dim", -1)
+            self.softmax = self.axes[dim if isinstance(dim, int) else -1]
+        elif kind in ("structural", "identity", "scale", "selecting") or call.name in ops.CLIPPING:
+            self.softmax = main.softmax
+            self.mixed = main.mixed
+            self.learned = main.learned
+        elif kind == "linear" and main.softmax in self.axes:  # heads that are mixed (talking heads): weights of keys
+            self.softmax = main.softmax
+        self.mixed = self.mixed or kind in ("mix", "attention")
+        self.projection = kind == "linear" and main.mixed
+        self._inherit_function(call, main)
+
+    def _inherit_function(self, call: Call, main: Node) -> None:
+        """Take over of which tensor it is an elementwise function, and which one."""
+        kind = call.kind
+        if call.name in ops.COMPARING and len(call.tensors) == 1:
+            self._root = main.root
+        elif kind in ("scale", "identity") or call.name in ops.COPYING:
+            self._root = main.root
+            self.linear = main.linear
+            self.activated = main.activated
+            self.shifted = main.shifted
+            self.proportional = main.proportional
+        elif kind in ("structural", "selecting") and len(self.flows) == 1:
+            self.activated = main.activated  # wherever it is moved
+        elif kind in ("activation", "gated", "shift") or (kind == "add" and len({id(n.root) for n in self.flows}) == 1):
+            self._root = main.root
+            self.linear = False
+            self.activated = True
+            self.shifted = kind == "shift" and (main.activated or main.shifted)
+            self.proportional = kind == "gated" and (call.composed or main.proportional)
 
     def divides(self) -> None:
         """Mark it, before it was moved or cut, as a deviation that a norm divides by."""
-        self.moved_from().deviation = True
+        self.moved_from().mark(deviation=True)
+
+    def mark(
+        self, deviation: bool = False, residual: bool = False, learned: bool = False, hidden: bool = False
+    ) -> None:
+        """Set what is found out about it after it was made; see the attributes."""
+        self.deviation = self.deviation or deviation
+        self.residual = self.residual or residual
+        self.learned = self.learned or learned
+        self.hidden = self.hidden or hidden
+
+    def keep_value(self) -> None:
+        """Note that the backward pass needs the value that the tensor has now."""
+        self.kept = True
+
+    def move(self) -> None:
+        """Note that the tensor was given other memory before it was overwritten."""
+        self.moved = True
 
     def moved_from(self) -> Node:
         """Return the tensor that it was before it was moved, cut or copied."""
@@ -177,9 +247,12 @@ class Node:
             return [node for node in nodes if not node.residual and node.inside != attention]
 
         for node in walk(unclaimed([self]), lambda node: () if node.kind == "linear" else unclaimed(node.parents)):
-            node.inside = attention
-            if node.kind == "linear":
-                node.projection = True
+            node.enter(attention)
+
+    def enter(self, attention: int) -> None:
+        """Mark it as made for an attention."""
+        self.inside = attention
+        self.projection = self.projection or self.kind == "linear"
 
     def descends(self, from_: set[int]) -> bool:
         """Return whether it is one of some tensors (by ``seq``) or was made from one."""
@@ -215,72 +288,3 @@ def walk(starts: Iterable[Node], step: Callable[[Node], Iterable[Node]] = _paren
             seen.add(node.seq)
             yield node
             queue.extend(step(node))
-
-
-def attach(tensor: Tensor, node: Node) -> Tensor:
-    """Let a node, and the name of what made the tensor, travel with a tensor made during the trace."""
-    tensor._whence_maker = type(tensor.grad_fn).__name__  # type: ignore[attr-defined]  # as below
-    tensor._whence = node  # type: ignore[attr-defined]  # tensors take attributes; nothing of the user's is marked
-    node.refers_to(tensor)
-    return tensor
-
-
-def node_of(tensor: Tensor) -> Node:
-    """The node of a tensor that is known to have one."""
-    node = getattr(tensor, "_whence", None)
-    assert isinstance(node, Node)
-    return node
-
-
-def past(tensor: Tensor) -> Tensor:
-    """A tensor as it is before it is overwritten: its value, its node, and where in the graph its gradient arrives."""
-    kept = attach(tensor.detach().clone().requires_grad_(), node_of(tensor))
-    kept._whence_edge = get_gradient_edge(tensor)  # type: ignore[attr-defined]  # as the node
-    return kept
-
-
-def distant(tensor: Tensor) -> Tensor:
-    """A tensor's place in the graph, without its value: its shape, its node, and where its gradient arrives."""
-    if not tensor.requires_grad or tensor.is_meta:
-        return tensor
-    place = attach(torch.empty_like(tensor, device="meta", requires_grad=True), node_of(tensor))
-    place._whence_edge = get_gradient_edge(tensor)  # type: ignore[attr-defined]  # as the node
-    return place
-
-
-def edge_of(tensor: Tensor) -> Tensor | GradientEdge:
-    """What to ask autograd for to have a tensor's gradient, also if it was overwritten since."""
-    edge: GradientEdge | None = getattr(tensor, "_whence_edge", None)
-    return tensor if edge is None else edge
-
-
-@dataclass
-class Source:
-    """Where the user's input becomes a float tensor that can carry relevance.
-
-    Attributes:
-        name: the input's name.
-        tensor: a leaf: the raw float input, or the rows looked up for an integer input.
-        embedded: whether it is the output of an embedding.
-    """
-
-    name: str
-    tensor: Tensor
-    embedded: bool
-
-
-def on_gradient(tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
-    """Call a function with a tensor's gradient, and go on with what it returns; also if only its place is known."""
-    edge = edge_of(tensor)
-    if isinstance(edge, Tensor):
-        if not edge.requires_grad:  # a constant, at which none arrives
-            return RemovableHandle(OrderedDict())
-        handle: RemovableHandle = edge.register_hook(hook)
-        return handle
-    number = edge.output_nr
-
-    def before(gradients: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-        found = None if gradients[number] is None else hook(gradients[number])
-        return None if found is None else (*gradients[:number], found, *gradients[number + 1 :])
-
-    return edge.node.register_prehook(before)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -13,7 +13,6 @@ from .axes import Axis
 from .fused_attention import FusedMap
 from .node import Node
 
-Rule = Callable[["Call"], Any]
 Hold = Callable[[Tensor], Callable[[], Tensor]]  # keeps a value until it is asked for
 
 
@@ -66,14 +65,8 @@ class Call:
         nodes: what is known of each.
         traced: the tensors that depend on the input, each once.
         inplace: whether it writes into its first argument.
-        blocked: the traced tensors (by ``id``) that a rule has cut off.
-        kept: set by a rule that will need the output's value in the backward.
-        placed: set by a rule that wants to be told the node of the output.
-        exposed: set by a rule that puts a leaf in place of attention probabilities, to read its gradient.
-        shown: set by a rule that makes the map of a fused attention again when it is wanted.
         statistic: of a norm, the operand that is a deviation of the other one (or any denominator).
         probabilities: of a product with values, the attention map.
-        plain: set by a rule that leaves the operation to its plain gradient.
         composed: whether it stands for several operations of the model.
     """
 
@@ -87,15 +80,21 @@ class Call:
     nodes: list[Node | None]
     traced: list[Tensor]
     inplace: bool = False
-    blocked: set[int] = field(default_factory=set)
-    kept: bool = False
-    placed: Callable[[Node], None] | None = None
-    exposed: Tensor | None = None
-    shown: FusedMap | None = None
     statistic: Tensor | None = None
     probabilities: Tensor | None = None
-    plain: bool = False
     composed: bool = False
+
+    def classify(self, found: Classification) -> None:
+        """Set the kind of operation, and which operand is a statistic or an attention map."""
+        self.kind, self.statistic, self.probabilities = found
+
+    def write_to(self, target: Tensor) -> None:
+        """Take back the tensor that is overwritten as the first argument."""
+        self.args = (target, *self.args[1:])
+
+    def read_first(self, tensor: Tensor) -> None:
+        """Put another tensor in the place of the first that is read: its value before it is overwritten."""
+        self.tensors = [tensor, *self.tensors[1:]]
 
     def copy(self) -> Call:
         """Return the operation as it is now, whatever becomes of it."""
@@ -118,9 +117,13 @@ class Call:
         if not replacements:
             return self.func(*self.args, **self.kwargs)
         swap = {id(old): new for old, new in zip(self.traced, replacements, strict=True)}
-        self.blocked |= {old for old, new in swap.items() if not new.requires_grad}
         args, kwargs = map_tensors((self.args, self.kwargs), lambda t: swap.get(id(t), t))
         return self.func(*args, **kwargs)
+
+    def run_with(self, *replacements: Tensor) -> RuleResult:
+        """Run the operation with the traced tensors replaced; those replaced by constants receive no relevance."""
+        pairs = zip(self.traced, replacements, strict=True)
+        return RuleResult(self.run(*replacements), frozenset(id(old) for old, new in pairs if not new.requires_grad))
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
         """An argument by position or by name."""
@@ -134,3 +137,85 @@ class Call:
         self.statistic = swap.get(id(self.statistic), self.statistic)
         self.probabilities = swap.get(id(self.probabilities), self.probabilities)
         self.traced = tensors
+
+
+class OutputNode:
+    """The node of an operation's output, for its backward pass: known once the trace has recorded the output.
+
+    Attributes:
+        node: the node.
+    """
+
+    node: Node
+
+    def set(self, node: Node) -> None:
+        """Set the node."""
+        self.node = node
+
+
+OnOutput = Callable[[Node], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RuleResult:
+    """What a rule returns for an operation.
+
+    Attributes:
+        output: what the operation returns, with the derivative that the rule prescribes.
+        blocked: the operands (by ``id``) that receive no relevance.
+        saved: tensors, the output among them, whose present values the backward pass needs.
+        on_output: called with the node of the output once it is recorded.
+        attention_map: of fused attention, how its map is recomputed; of unfused attention, a leaf in the place of the
+            probabilities, at which their gradient can be read.
+        plain: whether the operation is left to its plain gradient.
+    """
+
+    output: Any
+    blocked: frozenset[int] = frozenset()
+    saved: tuple[Tensor, ...] = ()
+    on_output: OnOutput | None = None
+    attention_map: FusedMap | Tensor | None = None
+    plain: bool = False
+
+    def also(self, on_output: OnOutput, output: Any = None, saved: tuple[Tensor, ...] = ()) -> RuleResult:
+        """Return the same result, with one more function to call, other output and further tensors saved."""
+        earlier = self.on_output
+
+        def both(node: Node) -> None:
+            if earlier is not None:
+                earlier(node)
+            on_output(node)
+
+        kept = self.output if output is None else output
+        return replace(self, output=kept, on_output=both, saved=(*self.saved, *saved))
+
+
+class Rule(Protocol):
+    """How relevance passes one kind of operation: the same value, with another derivative."""
+
+    @property
+    def name(self) -> str | None:
+        """The name, for the coverage; ``None`` for one that only watches the plain derivative."""
+
+    @property
+    def conserves(self) -> bool:
+        """Whether all relevance of the output reaches the inputs, except for the share of a bias."""
+
+    def accepts(self, call: Call) -> bool:
+        """Return whether the rule applies to an operation of its kind; a fused one is decomposed if not."""
+
+    def apply(self, call: Call) -> RuleResult:
+        """Run an operation."""
+
+
+class Classification(NamedTuple):
+    """What kind of operation a call is.
+
+    Attributes:
+        kind: the kind.
+        statistic, probabilities: see :class:`Call`.
+    """
+
+    kind: str
+    statistic: Tensor | None = None
+    probabilities: Tensor | None = None

@@ -38,10 +38,10 @@ from torch import Tensor
 
 from . import operations as ops
 from .attention_record import in_pieces, map_in
-from .node import Node, node_of
-from .op_call import Call, map_tensors
+from .op_call import Call, Classification, map_tensors
 from .recognition.deviation import deviation_in, is_centering
 from .recognition.elementwise import is_elementwise, is_gated, is_identity
+from .tensor_info import node_of
 
 _BY_NAME: dict[str, str] = {}
 for _kind, _names in {
@@ -63,14 +63,19 @@ for _kind, _names in {
         _BY_NAME.setdefault(_name, _kind)
 
 
-def kind_of(call: Call) -> str:
-    """The kind of an operation."""
+def classified(call: Call) -> Classification:
+    """Return the kind of an operation, and which operand is a statistic of the other or an attention map."""
     if call.name in ("add", "sub"):
         return _sum(call)
     if call.name in ("mul", "div", "neg"):
         return _product(call)
     if call.name in ops.PRODUCTS or (call.name == "linear" and len(call.traced) == 2 and len(call.tensors) == 2):
         return _contraction(call)
+    return Classification(_other(call))
+
+
+def _other(call: Call) -> str:
+    """Return the kind of an operation that is no sum and no product."""
     if call.name in ops.SCATTERING and _collects(call):
         return "reduce"
     if call.name in ops.CLIPPING and len(call.traced) == 1:
@@ -131,74 +136,38 @@ def _varies(tensor: Tensor) -> bool:
     return tensor.is_meta or bool((tensor != tensor.flatten()[0]).any())
 
 
-def _sum(call: Call) -> str:
+def _sum(call: Call) -> Classification:
     if len(call.tensors) < 2 or any(t.numel() == 1 and not t.requires_grad for t in call.tensors):
-        return "shift"
+        return Classification("shift")
     a, b = call.tensors[:2]
     if not (a.requires_grad and b.requires_grad):
-        return "shift-by-constant"
+        return Classification("shift-by-constant")
     if not is_centering(call):
-        return "add"
-    call.statistic = min((a, b), key=lambda t: node_of(t).moved_from().numel)
-    return "center"
+        return Classification("add")
+    return Classification("center", min((a, b), key=lambda t: node_of(t).moved_from().numel))
 
 
-def _product(call: Call) -> str:
+def _product(call: Call) -> Classification:
     if len(call.tensors) < 2:
-        return "scale"
+        return Classification("scale")
     a, b = call.tensors[:2]
     if not b.requires_grad:
-        return "scale"
+        return Classification("scale")
     if not a.requires_grad:
-        return "scale" if call.name == "mul" else "activation"
-    call.statistic = deviation_in(call)
-    if call.statistic is None and call.name == "div":
-        call.statistic = b
-    elif call.statistic is None:  # what was divided by a deviation is multiplied with it again
-        call.statistic = next((t for t in (a, b) if node_of(t).moved_from().deviation), None)
-    else:
-        node_of(call.statistic).divides()
-    return "gate" if call.statistic is None else "normalise"
+        return Classification("scale" if call.name == "mul" else "activation")
+    statistic = deviation_in(call)
+    if statistic is not None:
+        node_of(statistic).divides()
+    elif call.name == "div":
+        statistic = b
+    else:  # what was divided by a deviation is multiplied with it again
+        statistic = next((t for t in (a, b) if node_of(t).moved_from().deviation), None)
+    return Classification("gate" if statistic is None else "normalise", statistic)
 
 
-def _contraction(call: Call) -> str:
+def _contraction(call: Call) -> Classification:
     if sum(t.requires_grad for t in call.tensors) < 2:
-        return "linear"
+        return Classification("linear")
     found = map_in(call)
-    call.probabilities = in_pieces(call) if found is None else found
-    return "matmul" if call.probabilities is None else "mix"
-
-
-def inherit(call: Call, node: Node) -> None:
-    """Pass on what an operation leaves true of its main operand."""
-    main = next(iter(node.flows or node.parents), None)
-    if main is None:
-        return
-    kind = call.kind
-    if kind == "softmax":
-        dim = call.argument(1, "dim", -1)
-        node.softmax = node.axes[dim if isinstance(dim, int) else -1]
-    elif kind in ("structural", "identity", "scale", "selecting") or call.name in ops.CLIPPING:
-        node.softmax = main.softmax
-        node.mixed = main.mixed
-        node.learned = main.learned
-    elif kind == "linear" and main.softmax in node.axes:  # heads that are mixed (talking heads): weights of keys still
-        node.softmax = main.softmax
-    node.mixed = node.mixed or kind in ("mix", "attention")
-    node.projection = kind == "linear" and main.mixed
-    if call.name in ops.COMPARING and len(call.tensors) == 1:
-        node.root = main.root
-    elif kind in ("scale", "identity") or call.name in ops.COPYING:
-        node.root = main.root
-        node.linear = main.linear
-        node.activated = main.activated
-        node.shifted = main.shifted
-        node.proportional = main.proportional
-    elif kind in ("structural", "selecting") and len(node.flows) == 1:
-        node.activated = main.activated  # wherever it is moved
-    elif kind in ("activation", "gated", "shift") or (kind == "add" and len({id(n.root) for n in node.flows}) == 1):
-        node.root = main.root
-        node.linear = False
-        node.activated = True
-        node.shifted = kind == "shift" and (main.activated or main.shifted)
-        node.proportional = kind == "gated" and (call.composed or main.proportional)
+    found = in_pieces(call) if found is None else found
+    return Classification("matmul" if found is None else "mix", probabilities=found)

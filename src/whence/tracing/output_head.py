@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .node import node_of
 from .op_call import Call, map_tensors, tensors_in
+from .tensor_info import node_of
 
 
 class OutputHead:

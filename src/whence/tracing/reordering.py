@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from .axes import Axes, Axis, Dim, ordered, size_of
-from .learned_queries import is_weight
-from .node import Node, node_of
+from .node import Node
 from .op_call import Call
 from .replay import Recipe, UnknownFunctionError, dominator, evaluate, region
+from .tensor_info import is_weight, node_of
 
 #: operations that may move entries along a dimension
 MOVING = {

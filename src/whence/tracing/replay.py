@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from .learned_queries import is_weight
 from .node import Node
 from .op_call import Call, map_tensors, tensors_in
+from .tensor_info import is_weight
 
 #: how many operations a region may span
 REACH = 48

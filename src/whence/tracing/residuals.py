@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from .node import Node, distant, edge_of, node_of, past
+from .node import Node
 from .op_call import Call
+from .tensor_info import distant, edge_of, node_of, past
 
 Inside = Callable[[list[Node]], list[int]]  # the attentions (by index) among some nodes
 LEAVING = ("structural", "identity", "scale")  # kinds that hand a sum on
@@ -39,6 +40,28 @@ class Residual:
     attended: Tensor | None = None
     beside: list[Tensor] = field(default_factory=list)
 
+    def set_normed(self, normed: Tensor) -> None:
+        """Set the sum after its norm."""
+        self.normed = normed
+
+    def set_branch(self, branch: Tensor, attended: Tensor | None) -> None:
+        """Set the branch, where another one turns out to have the attention."""
+        self.branch = branch
+        self.attended = attended
+
+    def extend(self, attentions: list[int], output: Tensor) -> None:
+        """Add one more branch with these attentions, after which this is the sum."""
+        self.attentions = sorted({*self.attentions, *attentions})
+        self.output = output
+
+    def lighten(self) -> None:
+        """Let go of values; of a block with attention, not of what enters it."""
+        self.branch = distant(self.branch)
+        self.output = distant(self.output)
+        self.normed = None
+        if not self.attentions and not node_of(self.trunk).learned:
+            self.trunk = distant(self.trunk)
+
 
 class ResidualList(list[Residual]):
     """The residual additions of a trace, in order.
@@ -65,7 +88,7 @@ class ResidualList(list[Residual]):
         if call.kind == "add":
             self._add(call, output, inside)
         elif call.kind == "norm" and self and node_of(self[-1].output) is call.nodes[0]:
-            self[-1].normed = output
+            self[-1].set_normed(output)
 
     def _add(self, call: Call, output: Tensor, inside: Inside) -> None:
         """Is one summand an ancestor of the other? Then it is the trunk and the other the branch."""
@@ -78,13 +101,13 @@ class ResidualList(list[Residual]):
         if found is not None:
             trunk, between = found
             branch = call.tensors[1 if between[0] is b else 0]
-            node_of(output).residual = True
+            node_of(output).mark(residual=True)
             self._lighten(output.shape)
             if self and _is_same(self[-1], trunk, branch):  # in another layout, or before a multiple was undone
                 self.pop()
-            new = Residual(trunk, branch, output, inside(between))
-            new.attended = self._attended(new, inside)
-            self.append(new)
+            self.append(
+                Residual(trunk, branch, output, inside(between), attended=self._attended(trunk, branch, inside))
+            )
             self._sums.clear()
         elif call.name != "sub" and (earlier := self._beside(a, b)) is not None:
             self._join(earlier, call.tensors[1 if node_of(earlier.output) is a.layout() else 0], output, inside)
@@ -105,19 +128,19 @@ class ResidualList(list[Residual]):
         found = inside(node_of(added).between(node_of(earlier.trunk)) or [])
         aside = added
         if found and not earlier.attentions:
-            earlier.branch, aside = added, earlier.branch
-            earlier.attended = self._attended(earlier, inside)
+            aside = earlier.branch
+            earlier.set_branch(added, self._attended(earlier.trunk, added, inside))
         if not self.light:
             earlier.beside.append(past(aside) if edge_of(aside) is aside else aside)
-        earlier.attentions = sorted({*earlier.attentions, *found})
-        earlier.output, node_of(output).residual = output, True
+        earlier.extend(found, output)
+        node_of(output).mark(residual=True)
         self._sums.clear()
 
-    def _attended(self, residual: Residual, inside: Inside) -> Tensor | None:
+    def _attended(self, start: Tensor, branch: Tensor, inside: Inside) -> Tensor | None:
         """The one summand of a branch that has attentions in it; ``None`` if the branch is no such sum."""
         found = None
-        node = node_of(residual.branch)
-        trunk = node_of(residual.trunk)
+        node = node_of(branch)
+        trunk = node_of(start)
         while node.seq in self._sums or (node.kind in LEAVING and node.parents):
             summands = self._sums.get(node.seq, [])
             own = [t for t in summands if inside(node_of(t).between(trunk) or [])]
@@ -140,11 +163,7 @@ class ResidualList(list[Residual]):
         last = next((r for r in reversed(self) if r.output.shape == shape), None)
         if not self.light or last is None or not any(r.attentions for r in self):
             return
-        last.branch = distant(last.branch)
-        last.output = distant(last.output)
-        last.normed = None
-        if not last.attentions and not node_of(last.trunk).learned:
-            last.trunk = distant(last.trunk)
+        last.lighten()
 
 
 def _is_same(residual: Residual, trunk: Tensor, branch: Tensor) -> bool:

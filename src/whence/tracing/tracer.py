@@ -26,11 +26,10 @@ from .autograd_graph import AutogradGraph
 from .axes import Axes, Axis, Known, follow, fresh, guess
 from .coverage import EXACT, Coverage
 from .custom_autograd import hooks_on_saved_tensors, keep, opened, refuse_checkpoints
-from .fused_attention import attend
-from .learned_queries import asked, is_weight, origins, remember
-from .node import Node, Source, attach, distant, edge_of, node_of, past
-from .op_call import Call, Hold, Rule, as_it_is, map_tensors, tensors_in
-from .op_kinds import inherit, kind_of
+from .fused_attention import FusedMap, attend
+from .node import Node
+from .op_call import Call, Classification, Hold, OutputNode, Rule, RuleResult, as_it_is, map_tensors, tensors_in
+from .op_kinds import classified
 from .output_head import OutputHead
 from .recognition.assembled import written
 from .recognition.elementwise import (
@@ -49,6 +48,19 @@ from .reordering import moved_axes
 from .replay import Recipe
 from .residuals import ResidualList
 from .sparse_rows import SparseRows
+from .tensor_info import (
+    Source,
+    attach,
+    derive,
+    distant,
+    edge_of,
+    info_of,
+    inform,
+    is_weight,
+    node_of,
+    origins,
+    past,
+)
 
 if TYPE_CHECKING:
     from ..propagation.ledger import Ledger
@@ -174,7 +186,7 @@ class Trace(TorchFunctionMode):
         if [t for t in tensors if type(t) is not Tensor and isinstance(t, torch.nn.Parameter)]:
             args, kwargs = map_tensors((args, kwargs), self._constant)
             tensors = [self._constant(t) for t in tensors]
-        if self.rules and self._hidden and [t for t in tensors if hasattr(t, "_whence_seen")]:
+        if self.rules and self._hidden and [t for t in tensors if info_of(t).visible is not None]:
             args, kwargs = map_tensors((args, kwargs), opened)
             tensors = tensors_in(*args, *kwargs.values())
         traced = [t for t in tensors if t.requires_grad]
@@ -182,7 +194,9 @@ class Trace(TorchFunctionMode):
             traced = list({id(t): t for t in traced}.values())
         nodes = [self._known(t) for t in tensors]
         if not traced and nodes.count(None) == len(nodes):
-            return remember(func(*args, **kwargs), op.name, tensors)
+            result = func(*args, **kwargs)
+            derive(tensors_in(result), op.name, tensors)
+            return result
         func = ops.laid_out(func) if op.name in ops.PARTICULAR else func
         call = Call(op.name, "", func, args, kwargs, self.batch, tensors, nodes, traced, op.inplace)
         return self._embed(call) if op.name == "embedding" else self._dispatch(call, op)
@@ -244,12 +258,12 @@ class Trace(TorchFunctionMode):
             self._mixers = {seq: kept.index(i) for seq, i in self._mixers.items()}
 
     def _known(self, tensor: Tensor) -> Node | None:
-        node = getattr(tensor, "_whence", None)
-        known = node if isinstance(node, Node) and node.batch is self.batch else None
+        node, made_by, *_ = info_of(tensor)
+        known = node if node is not None and node.batch is self.batch else None
         if not tensor.requires_grad:
             return known
         maker = type(tensor.grad_fn).__name__
-        if known is not None and tensor._whence_maker == maker:  # type: ignore[attr-defined]  # set with the node
+        if known is not None and made_by == maker:
             return known
         # made by code that torch functions do not show: a custom autograd function
         parents = self.autograd_graph.behind(tensor) or (() if known is None else (known,))
@@ -257,7 +271,7 @@ class Trace(TorchFunctionMode):
         sources = [(p.axes, [math.prod(atom.size for atom in dim) for dim in p.axes]) for p in parents]
         axes = guess(tensor.shape, sources, self.batch) if known is None else known.axes
         node = self._node("foreign", parents, axes)
-        node.describe(maker, parents, weighted=False, recipe=None)
+        node.describe(maker, parents)
         return node_of(self.autograd_graph.attach(tensor, node))
 
     def _constant(self, tensor: Tensor) -> Tensor:
@@ -268,11 +282,11 @@ class Trace(TorchFunctionMode):
         if constant is None and id(tensor) in self.learned:
             node = self._node("input", (), tuple(fresh(n) for n in tensor.shape))
             constant = self._constants[id(tensor)] = self._source("", tensor.detach().clone(), node, embedded=False)
-            node_of(constant).learned = True
+            node_of(constant).mark(learned=True)
         if constant is None:
-            constant = self._constants[id(tensor)] = tensor.detach()
-            constant._whence_parameter = tensor  # type: ignore[attr-defined]  # what depends on weights alone is kept
-            constant._whence_name = self.names.get(id(tensor), "")  # type: ignore[attr-defined]  # for messages
+            name = self.names.get(id(tensor), "")
+            constant = inform(tensor.detach(), parameter=tensor, name=name, made_of=frozenset({id(tensor)}))
+            self._constants[id(tensor)] = constant
         return constant
 
     def _composite(self, call: Call, op: ops.Operation) -> Callable[..., Any] | None:
@@ -282,15 +296,15 @@ class Trace(TorchFunctionMode):
             return lambda x, **_: x * 0
         if op.name in ops.OPENED and hasattr(call.func, "__code__"):
             return ops.opened(call.func)
-        takes = getattr(self.rules.get("attention"), "takes", None)  # a rule may be for some operands alone
         if op.name not in ops.ATTENTION:
             return None
-        learned = not hasattr(call.argument(2, "value"), "_whence")  # values that no token is part of
-        return attend if self.maps or learned or (takes is not None and not takes(call)) else None
+        rule = self.rules.get("attention")
+        learned = info_of(call.argument(2, "value")).node is None  # values that no token is part of
+        return attend if self.maps or learned or (rule is not None and not rule.accepts(call)) else None
 
     def _classify(self, call: Call) -> AttentionRecord | None:
         """Find out what kind of operation a call is; return the record of an attention, if it is one."""
-        call.kind = kind_of(call)
+        call.classify(classified(call))
         if call.kind == "unknown" and str(getattr(call.func, "__module__", "")).startswith("torch._ops"):
             self.coverage.suspect(str(call.func), len(call.traced))
         record = AttentionRecord.of(call) if call.kind == "mix" else None
@@ -314,54 +328,67 @@ class Trace(TorchFunctionMode):
         own = written.copy()  # as the model has it
         call = self._region(written) or written
         record = None if call.composed else self._classify(call)
-        own.kind = call.kind
+        own.classify(Classification(call.kind))
         rule = self.rules.get(call.kind) if call.traced else None
         before = self._before_overwriting(call) if call.inplace else None
         target = next(iter(call.args), None)
         apart = call.inplace and self._apart(call, rule)
-        layer = rule is None and self.sparse_rows.takes(call)  # it keeps its books by itself
+        layer = rule is None and self.sparse_rows.takes(call)  # it enters its bias into the ledger by itself
         watched = self.ledger.watch(call, rule) if self.ledger is not None and call.traced and not layer else None
-        took = self.ledger.bias(call) if layer and self.ledger is not None else None
-        result = made = rule(call) if rule else self.sparse_rows.run(call, took) if layer else call.run()
+        found = self._run_layer(call) if layer else RuleResult(call.run()) if rule is None else rule.apply(call)
+        result = found.output
         if apart and isinstance(target, Tensor):
-            result, call.args = target.copy_(made), (target, *call.args[1:])
+            result = target.copy_(found.output)
+            call.write_to(target)
         if rule is not None and call.name == "getitem" and ops.is_stretch(call.args[1]):
-            setattr(result, "_whence_part_of", call.args[:2])  # noqa: B010  # a rule's result is no view of what it was taken from
+            inform(result, whole=call.args[:2])  # a rule's result is no view of what it was taken from
         if self.replaced and isinstance(result, Tensor) and self._has(self._seq + 1, result):
             result = self._put(call, result)
         if before is not None:
-            call.tensors = [before, *call.tensors[1:]]
-        outputs = self._note(call, own, rule, result)
+            call.read_first(before)
+        outputs = self._note(call, own, rule, found, result)
         if outputs:
-            self._record(call, rule, record, outputs[0])
+            self._record(call, rule, record, found, outputs[0])
         if self.head is not None:
             self.head.record(call, result, outputs)
         if outputs and watched is not None:
-            watched(attach(made, node_of(outputs[0])) if apart else outputs[0])
+            watched(attach(found.output, node_of(outputs[0])) if apart else outputs[0])
         if call.inplace:
             self._write_back(result)
         return result
 
+    def _run_layer(self, call: Call) -> RuleResult:
+        """Run a linear layer without a rule, whose backward pass leaves out rows that carry nothing."""
+        placed = OutputNode()
+        took = None if self.ledger is None else self.ledger.bias(call, placed)
+        return RuleResult(self.sparse_rows.run(call, took), on_output=placed.set)
+
     def _write_back(self, part: Any) -> None:
         """Write a slice that was overwritten back to its tensor, if a rule has made it no view of that."""
-        if hasattr(part, "_whence_part_of"):
+        slice_of = info_of(part).whole if isinstance(part, Tensor) else None
+        if slice_of is not None:
             with self:
-                whole, index = part._whence_part_of
+                whole, index = slice_of
                 whole[index] = part
 
-    def _record(self, call: Call, rule: Rule | None, record: AttentionRecord | None, output: Tensor) -> None:
+    def _record(
+        self, call: Call, rule: Rule | None, record: AttentionRecord | None, found: RuleResult, output: Tensor
+    ) -> None:
         """Record an attention, and the linear layer that may turn out to be the last."""
         if rule is None and call.name == "linear" and call.args and call.args[0].requires_grad:
             self.last_linear = node_of(output), (*call.args, call.kwargs.get("bias"))[:3]
-        if record is not None or call.kind == "attention":
-            self._attention(call, output, record or AttentionRecord.fused(call))
+        if record is not None:
+            self._attention(call, output, record, found.attention_map)
+        elif call.kind == "attention":
+            shown = found.attention_map if isinstance(found.attention_map, FusedMap) else None
+            self._attention(call, output, AttentionRecord.fused(call, shown))
 
     def _before_overwriting(self, call: Call) -> Tensor | None:
         """Save the value that an in-place operation overwrites, for those who need it."""
         target, node = call.args[0], call.nodes[0]
         if node is not None and node.kept and not target._is_view():
             target.data = target.detach().clone()  # who needs the old value keeps the old memory
-            node.moved = True
+            node.move()
         return self._keep(call) if target.requires_grad else None
 
     def _keep(self, call: Call) -> Tensor | None:
@@ -425,14 +452,15 @@ class Trace(TorchFunctionMode):
         ]
         return follow(call.name, call.func, call.args, call.kwargs, known, [t.shape for t in outputs], self.batch)
 
-    def _note(self, call: Call, own: Call, rule: Rule | None, result: Any) -> list[Tensor]:
+    def _note(self, call: Call, own: Call, rule: Rule | None, found: RuleResult, result: Any) -> list[Tensor]:
         """Attach a node to every tensor that an operation made; return those tensors.
 
         Args:
             call: the operation as it was run.
             own: the operation as the model has it.
             rule: by which it was run.
-            result: what it returned.
+            found: what the rule returned.
+            result: what the model goes on with.
         """
         outputs = self._outputs(call, result)
         if not outputs:
@@ -440,22 +468,28 @@ class Trace(TorchFunctionMode):
         if own.name == "copy" and own.tensors[0].shape == own.tensors[1].shape:  # nothing of the target is left
             own = replace(own, tensors=own.tensors[1:], nodes=own.nodes[1:], traced=own.traced[-1:])
         parents = tuple([n for n in own.nodes if n is not None])
-        live = tuple([node_of(t) for t in call.traced if id(t) not in call.blocked])
+        live = tuple([node_of(t) for t in call.traced if id(t) not in found.blocked])
         weighted = call.kind in ("linear", "convolution") and any(map(is_weight, call.tensors))
         flows, described = self._described(own)
+        constant = call.kind in ("linear", "attention") and call.name not in ops.WEIGHING
+        made_of = origins([t for t in call.tensors if not t.requires_grad]) if constant else frozenset[int]()
         if own.name in EXPONENTIAL:
             self._held += own.traced
         if call.kind not in ELEMENTWISE:
             release_roots(own.tensors)
         for i, (tensor, dims) in enumerate(zip(outputs, self._follow(own, outputs), strict=True)):
             node = self._node(call.kind, parents, dims)
-            node.describe(own.name, flows, weighted, Recipe.of(own, described, i))
-            node.live = live if tensor.requires_grad else ()
-            inherit(call, node)
+            recipe = Recipe.of(own, described, i)
+            node.describe(own.name, flows, weighted, recipe, live if tensor.requires_grad else (), made_of)
+            node.inherit(call)
             keep_root(tensor, node)
             self._attach(call, tensor, node)
+            if found.on_output is not None:
+                found.on_output(node)
+        for tensor in found.saved:
+            (node_of(outputs[0]) if tensor is found.output else node_of(tensor)).keep_value()
         if call.traced and any(t.requires_grad for t in outputs):
-            self._reached(call, rule, outputs)
+            self._reached(call, None if found.plain else rule, outputs)
         return outputs
 
     @staticmethod
@@ -477,11 +511,6 @@ class Trace(TorchFunctionMode):
 
     def _attach(self, call: Call, tensor: Tensor, node: Node) -> None:
         """Let a node travel with the tensor that a call made."""
-        if call.kind in ("linear", "attention") and call.name not in ops.WEIGHING:
-            node.made_of = origins([t for t in call.tensors if not t.requires_grad])
-        node.kept = call.kept
-        if call.placed is not None:
-            call.placed(node)
         self.autograd_graph.attach(tensor, node)
         if call.inplace and tensor.requires_grad and tensor._is_view():
             self._written_into(tensor)
@@ -489,7 +518,7 @@ class Trace(TorchFunctionMode):
     def _reached(self, call: Call, rule: Rule | None, outputs: list[Tensor]) -> None:
         """Note an operation whose result depends on the input: coverage, readers, residual additions."""
         made = [node_of(t) for t in outputs if t.requires_grad]
-        self.coverage.count(made, call.name, call.kind, None if call.plain else rule)
+        self.coverage.count(made, call.name, call.kind, None if rule is None else rule.name)
         self._uses(call)
         if self._early is not None:
             self._early += outputs
@@ -501,8 +530,8 @@ class Trace(TorchFunctionMode):
         """A tensor of which a view was overwritten is made of what was written there, too."""
         base, node = view._base, node_of(view)
         assert base is not None
-        old = getattr(base, "_whence", None)
-        if isinstance(old, Node) and old.batch is self.batch and old.kind != "discrete":
+        old = info_of(base).node
+        if old is not None and old.batch is self.batch and old.kind != "discrete":
             self.autograd_graph.attach(base, self._node("structural", (node, old), old.axes))
         else:  # it was empty
             axes = guess(base.shape, [(node.axes, view.shape)], self.batch)
@@ -513,26 +542,29 @@ class Trace(TorchFunctionMode):
         for tensor, node in zip(call.tensors, call.nodes, strict=True):
             if node is None:
                 continue
-            if call.kind == "linear":
-                node.linear_uses += 1
-            else:
-                node.other_uses += 1
-            if self.fan_out is not None and node.linear_uses + node.other_uses == 2 and tensor.requires_grad:
+            if node.read_by(call.kind) == 2 and self.fan_out is not None and tensor.requires_grad:
                 self.fan_out(tensor, node)
 
-    def _attention(self, call: Call, output: Tensor, record: AttentionRecord) -> None:
+    def _attention(
+        self, call: Call, output: Tensor, record: AttentionRecord, leaf: FusedMap | Tensor | None = None
+    ) -> None:
+        """Add the record of an attention.
+
+        Args:
+            call: the attention.
+            output: what it made.
+            record: its record.
+            leaf: a rule's leaf in the place of its probabilities.
+        """
         node = node_of(output)
-        record.output = output if self.maps else distant(output)
-        record.wrote, node.kept = self.hold(output.detach()), True
-        map_node = node if record.probabilities is None else node_of(record.probabilities)
-        met = asked(map_node) & set(self._constants)  # a bias that the model keeps was made of others in an earlier run
+        node.keep_value()
+        met = record.queried(node) & set(self._constants)  # a bias that the model keeps was made in an earlier run
+        record.complete(output if self.maps else distant(output), self.hold(output.detach()), leaf)
         self.asking |= {p for p in met if record.shape[1] in self._constants[p].shape}
         self._mixers[node.seq] = len(self.attentions)
         for operand in node.parents:
             operand.claim(len(self.attentions))
         self.attentions.append(record)
-        if call.exposed is not None:
-            record.probabilities = call.exposed
         if self._early is not None:
             self.entry, self._early = self._common(call), None
 

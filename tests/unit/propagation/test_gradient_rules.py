@@ -16,7 +16,7 @@ from torch import nn
 from whence.propagation.rules import gradient as rules
 from whence.propagation.rules.linear import epsilon, gamma, z_plus
 from whence.tracing import operations as ops
-from whence.tracing.node import node_of
+from whence.tracing.tensor_info import node_of
 from whence.tracing.tracer import Trace
 
 

@@ -303,8 +303,8 @@ def test_options_reach_the_rule_and_the_coverage_has_its_name():
     found = propagated(gamma, lambda t: F.linear(t, w, bias), x, R, gamma=3.0)
     assert torch.allclose(found, gamma(F.linear, x, w, R, bias, gamma=3.0))
     rules = RelevanceRules()
-    assert rules.layer(gamma).__name__ == "gamma"
-    assert rules.layer(functools.partial(gamma, gamma=3.0)).__name__ == "layer"
+    assert rules.layer(gamma).name == "gamma"
+    assert rules.layer(functools.partial(gamma, gamma=3.0)).name == "layer"
 
 
 def test_what_the_forward_has_made_is_not_made_again(monkeypatch):

@@ -30,7 +30,7 @@ from tests.support import tiny
 from tests.support.runs import traced
 from whence.models import MODELS
 from whence.tracing.axes import fresh
-from whence.tracing.node import node_of, on_gradient
+from whence.tracing.tensor_info import node_of, on_gradient
 
 METHODS = ("conservative-lrp", "attn-lrp", "gradient-x-input", "res-lrp", "libragrad")
 EXACT = 1e-12

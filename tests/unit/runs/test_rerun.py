@@ -14,7 +14,7 @@ from tests.support.checks import EXACT, relative
 from whence.methods import integrated_gradients
 from whence.methods.integrated_gradients import IntegratedGradients
 from whence.runs.forward import forwarded
-from whence.tracing.node import node_of
+from whence.tracing.tensor_info import node_of
 from whence.tracing.tracer import Trace
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from whence.tracing.axes import Axis, follow, size_of
-from whence.tracing.node import node_of
 from whence.tracing.reductions import per_sample, per_token, spread
+from whence.tracing.tensor_info import node_of
 from whence.tracing.tracer import Trace
 
 BATCH, TOKENS = 3, 4

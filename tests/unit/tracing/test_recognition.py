@@ -13,11 +13,11 @@ from torch import nn
 import whence
 from tests.support import tiny
 from tests.support.checks import close
-from whence.tracing.node import node_of
 from whence.tracing.op_call import Call
 from whence.tracing.recognition.contraction import free, summed, terms
 from whence.tracing.recognition.elementwise import is_elementwise, is_gated, is_identity
 from whence.tracing.recognition.softmax import is_map_along, sums_to_one
+from whence.tracing.tensor_info import node_of
 from whence.tracing.tracer import Trace
 
 X = torch.randn(2, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

@@ -11,7 +11,7 @@ import whence
 from tests.support import tiny
 from tests.support.checks import close
 from whence.tracing.axes import order_of
-from whence.tracing.node import node_of
+from whence.tracing.tensor_info import node_of
 from whence.tracing.tracer import Trace
 
 X = torch.randn(2, 6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from whence.tracing import replay
-from whence.tracing.node import node_of
 from whence.tracing.replay import UnknownFunctionError, dominator, evaluate, region, remembered, restored, same, sample
+from whence.tracing.tensor_info import node_of
 from whence.tracing.tracer import Trace
 
 X = torch.randn(2, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

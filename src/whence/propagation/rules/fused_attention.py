@@ -5,17 +5,20 @@ The map is not stored: when relevance passes, it is recomputed from queries and 
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import torch
 from torch import Tensor
 
 from ...tracing.attention_record import operands, shown_by
 from ...tracing.fused_attention import FusedMap, masked, softened
-from ...tracing.op_call import Call
+from ...tracing.op_call import Call, RuleResult
 from ...tracing.reductions import precise
 from ..relevance_function import BackwardOp
 from .relevance import PartialSum, RelevanceRules
 
 
+@dataclass(frozen=True)
 class FusedAttentionRule:
     """The rule of ``softmax(q k^T) v`` in one kernel, by the rules of its steps (Chefer et al. 2021a, eq. 1 and 7).
 
@@ -23,19 +26,18 @@ class FusedAttentionRule:
     :meth:`RelevanceRules.add_constant`. Where not all operands depend on the input, or some are the same, other rules
     may apply: the attention is then decomposed into primitive operations.
 
-    Args:
+    Attributes:
         rules: the rules of the steps.
     """
 
-    __name__ = "attention"  # for the coverage
+    rules: RelevanceRules
+    name: str = "attention"
+    conserves: bool = False
 
-    def __init__(self, rules: RelevanceRules) -> None:
-        self.rules = rules
-
-    def __call__(self, call: Call) -> Tensor:
+    def apply(self, call: Call) -> RuleResult:
         """Run the kernel, with the rules in its backward pass."""
         given = _queries_keys_values(call)
-        shown = call.shown = shown_by(call, operands(call))
+        shown = shown_by(call, operands(call))
         order = [next(i for i, t in enumerate(given) if t is traced) for traced in call.traced]
 
         def attention(op: BackwardOp, R: Tensor) -> tuple[Tensor, ...]:
@@ -44,11 +46,9 @@ class FusedAttentionRule:
                 _sum_shared_heads(found[i], x.shape).to(x.dtype) for i, x in zip(order, op.inputs, strict=True)
             )
 
-        out: Tensor = self.rules(attention)(call)
-        return out
+        return replace(self.rules(attention).apply(call), attention_map=shown)
 
-    @staticmethod
-    def takes(call: Call) -> bool:
+    def accepts(self, call: Call) -> bool:
         """Return whether the rule applies: queries, keys and values are distinct and all depend on the input."""
         given = {id(t) for t in _queries_keys_values(call)}
         return len(given) == 3 and given == {id(t) for t in call.traced}

@@ -5,8 +5,8 @@ Relevance is then gradient x input, one ordinary backward pass. Notation as in t
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,22 +14,17 @@ from torch import Tensor
 
 from ...tracing.attention_record import operands, shown_by
 from ...tracing.fused_attention import FusedMap
-from ...tracing.node import node_of
-from ...tracing.op_call import Call, Rule
+from ...tracing.op_call import Call, OutputNode, Rule, RuleResult
 from ...tracing.reductions import precise
 from ...tracing.sparse_rows import alias
+from ...tracing.tensor_info import node_of
 from ..relevance_function import LinearParts, linear_parts
+from ..rule import FunctionRule, conserving, rule
 from .linear import pull
 
 
-def conserves(rule: Callable[[Call], Any]) -> Callable[[Call], Any]:
-    """Mark a rule under which all relevance of the output reaches the inputs, but for a bias."""
-    rule.conserves = True  # type: ignore[attr-defined]  # read by the ledger
-    return rule
-
-
-@conserves
-def detach_heads(call: Call) -> Any:
+@conserving
+def detach_heads(call: Call) -> RuleResult:
     """Apply the attention-head rule ``y_j = sum_i x_i sg(p_ij)`` (Ali et al. 2022, sec. 3.1): values get all relevance.
 
     A fused kernel stays fused: with ``sg(q)`` and ``sg(k)`` it *is* this rule, in memory linear in the sequence. The
@@ -37,28 +32,29 @@ def detach_heads(call: Call) -> Any:
     """
     if call.kind == "attention":
         value = call.argument(2, "value")
-        call.blocked |= {id(t) for t in call.traced if t is not value}
         args = [t.detach() if isinstance(t, Tensor) and i != 2 else t for i, t in enumerate(call.args)]
         kwargs = {k: t.detach() if isinstance(t, Tensor) and k != "value" else t for k, t in call.kwargs.items()}
-        return call.func(*args, **kwargs)
+        return RuleResult(call.func(*args, **kwargs), frozenset(id(t) for t in call.traced if t is not value))
     probabilities = call.probabilities
-    return call.run(*(t.detach() if t is probabilities else t for t in call.traced))
+    return call.run_with(*(t.detach() if t is probabilities else t for t in call.traced))
 
 
-def expose_heads(call: Call) -> Any:
+@rule
+def expose_heads(call: Call) -> RuleResult:
     """Apply :func:`detach_heads` to unfused attention: the probabilities are constants whose gradient can be read."""
     operands = [t.detach().requires_grad_() if t is call.probabilities else t for t in call.traced]
-    call.exposed = next((new for old, new in zip(call.traced, operands, strict=True) if new is not old), None)
-    call.blocked.add(id(call.probabilities))
-    return call.run(*operands)
+    leaf = next((new for old, new in zip(call.traced, operands, strict=True) if new is not old), None)
+    return RuleResult(call.run(*operands), frozenset({id(call.probabilities)}), attention_map=leaf)
 
 
-def halve_heads(call: Call) -> Any:
+@rule
+def halve_heads(call: Call) -> RuleResult:
     """Apply :func:`detach_heads` with half of the values' relevance: the half of the probabilities is dropped.
 
     As in the published vision code of PA-LRP (Bakish et al. 2025).
     """
-    return _ScaleGradient.apply((0.5,), detach_heads(call))[0]
+    found = detach_heads.apply(call)
+    return replace(found, output=_ScaleGradient.apply((0.5,), found.output)[0])
 
 
 class _ConstantDeviation(torch.autograd.Function):
@@ -97,7 +93,7 @@ def _norm_arguments(call: Call) -> tuple[list[int], Tensor | None, Tensor | None
     return list(given["normalized_shape"]), given.get("weight"), given.get("bias"), eps
 
 
-@conserves
+@conserving
 def detach_deviation(call: Call) -> Any:
     """Apply the LayerNorm rule ``y = (x - E[x]) / sg(sqrt(eps + Var[x]))``, mean attached (Ali et al. 2022, sec. 3.2).
 
@@ -106,14 +102,15 @@ def detach_deviation(call: Call) -> Any:
     """
     if call.kind == "norm":
         return _ConstantDeviation.apply(call, True, call.traced[0])
-    return call.run(*_without_statistics(call))
+    return call.run_with(*_without_statistics(call))
 
 
+@rule
 def detach_mean_and_deviation(call: Call) -> Any:
     """Apply :func:`detach_deviation` with a constant mean (the default of Ali et al.'s class; not conservative)."""
     if call.kind == "norm":
         return _ConstantDeviation.apply(call, False, call.traced[0])
-    return call.run(*_without_statistics(call))
+    return call.run_with(*_without_statistics(call))
 
 
 def _without_statistics(call: Call) -> list[Tensor]:
@@ -121,9 +118,10 @@ def _without_statistics(call: Call) -> list[Tensor]:
     return [t.detach() if t is call.statistic else t for t in call.traced]
 
 
-def detach_mean(call: Call) -> Any:
+@rule
+def detach_mean(call: Call) -> RuleResult:
     """Apply ``x - sg(E[x])``, where a norm is computed by primitive operations (see the rule above)."""
-    return call.run(*_without_statistics(call))
+    return call.run_with(*_without_statistics(call))
 
 
 class _Ratio(torch.autograd.Function):
@@ -143,7 +141,7 @@ class _Ratio(torch.autograd.Function):
         return None, None, grads[0] * ratio
 
 
-@conserves
+@conserving
 def activation_ratio(call: Call) -> Any:
     """Apply ``f(x) = x sg(f(x) / x)``: GELU, SiLU and similar activations pass on all relevance.
 
@@ -152,7 +150,7 @@ def activation_ratio(call: Call) -> Any:
     return _ratio(call, 0.0)
 
 
-@conserves
+@conserving
 def stabilised_ratio(call: Call) -> Any:
     """Apply :func:`activation_ratio` with the stabiliser of Achtibat et al.'s code: ``f(x) / (x + 1e-10)``."""
     return _ratio(call, 1e-10)
@@ -164,17 +162,15 @@ def _ratio(call: Call, eps: float) -> Any:
     return _Ratio.apply(call, eps, call.traced[0])
 
 
-@conserves
+@conserving
 def detach_gate(call: Call) -> Any:
     """Detach the gate of a gated unit ``act(gate) * up``: ``sg(act(gate)) * up``; two ungated factors share equally."""
     a, b = call.traced
     na, nb = node_of(a), node_of(b)
     if na.activated == nb.activated:
-        halves = 0.5 * (call.run(a.detach(), b) + call.run(a, b.detach()))
-        call.blocked.clear()  # each half detaches one factor, so together they block none
-        return halves
+        return 0.5 * (call.run(a.detach(), b) + call.run(a, b.detach()))  # together they block neither factor
     gate = a if na.activated else b
-    return call.run(*(t.detach() if t is gate else t for t in call.traced))
+    return call.run_with(*(t.detach() if t is gate else t for t in call.traced))
 
 
 class _ScaleGradient(torch.autograd.Function):
@@ -190,7 +186,7 @@ class _ScaleGradient(torch.autograd.Function):
         return None, *[gradient * factor for gradient, factor in zip(grads, ctx.factors, strict=True)]
 
 
-@conserves
+@conserving
 def share_product(call: Call) -> Any:
     """Give each factor of a product that depends on the input the same share (Achtibat et al. 2024, eq. 15).
 
@@ -201,6 +197,7 @@ def share_product(call: Call) -> Any:
     return call.run() if factors < 2 else _ScaleGradient.apply((1 / factors,), call.run())[0]
 
 
+@rule
 def share_attention(call: Call) -> Any:
     """Apply :func:`share_product` to both products of fused attention; the softmax keeps its derivative."""
     names = ("query", "key", "value", "attn_mask")
@@ -214,11 +211,13 @@ def share_attention(call: Call) -> Any:
     return call.func(*given, *call.args[4:], **{k: v for k, v in call.kwargs.items() if k not in names})
 
 
-def show_map(call: Call) -> Any:
+@rule
+def show_map(call: Call) -> RuleResult:
     """Keep the kernel of fused attention; its backward pass recomputes the attention map and passes it to a visitor."""
     given = operands(call)
-    call.shown = shown_by(call, given)
-    return _AttentionWithMap.apply(call.shown, call.func, *given)
+    shown = shown_by(call, given)
+    made = _AttentionWithMap.apply(shown, call.func, *given)
+    return RuleResult(made, saved=tuple(call.traced), attention_map=shown)
 
 
 class _AttentionWithMap(torch.autograd.Function):
@@ -256,32 +255,37 @@ class _AttentionWithMap(torch.autograd.Function):
 LayerRule = Callable[..., Tensor]  # (apply, x, weight, R, bias) -> relevance of x, see rules.linear
 
 
-def substitute(rule: LayerRule) -> Rule:
+def substitute(layer_rule: LayerRule) -> Rule:
     """Turn a rule for a linear layer's relevance into a substitution: ``dy/dx`` becomes ``R_x / x``.
 
     Inside an attention (projections of queries, keys, values and the output projection) linear layers keep their
     derivative.
     """
 
-    def run(call: Call) -> Any:
+    def run(call: Call) -> RuleResult:
         parts = linear_parts(call)
-        return call.run() if parts[0] is None else _LinearWithRule.apply(call, parts, rule, call.traced[0])
+        if parts[0] is None:
+            return RuleResult(call.run())
+        (x,) = call.traced
+        placed = OutputNode()
+        output = _LinearWithRule.apply(call, parts, layer_rule, placed, x)
+        return RuleResult(output, saved=(x, output), on_output=placed.set)
 
-    return run
+    return FunctionRule(getattr(layer_rule, "__name__", "layer"), run)
 
 
 class _LinearWithRule(torch.autograd.Function):
     """A linear layer whose backward pass turns the gradient into relevance, applies a rule, and turns it back."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, parts: LinearParts, rule: LayerRule, x: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, call: Call, parts: LinearParts, layer_rule: LayerRule, placed: OutputNode, x: Tensor
+    ) -> Tensor:
         output: Tensor = call.run(x)
         ctx.save_for_backward(x, output)
         ctx.parts = parts
-        ctx.rule = rule
-        ctx.node = node_of(x)
-        call.placed = functools.partial(setattr, ctx, "node")
-        call.kept = node_of(x).kept = True
+        ctx.rule = layer_rule
+        ctx.placed = placed
         return output
 
     @staticmethod
@@ -289,10 +293,10 @@ class _LinearWithRule(torch.autograd.Function):
         (gradient,) = grads
         x, output = ctx.saved_tensors
         weight, bias, apply = ctx.parts
-        if ctx.node.projection:
-            return None, None, None, pull(apply, x, weight)[1](gradient)
+        if ctx.placed.node.projection:
+            return None, None, None, None, pull(apply, x, weight)[1](gradient)
         relevance = ctx.rule(apply, x, weight, gradient * output, bias)
-        return None, None, None, torch.where(x == 0, torch.zeros_like(x), relevance / (x + x.sign() * 1e-10))
+        return None, None, None, None, torch.where(x == 0, torch.zeros_like(x), relevance / (x + x.sign() * 1e-10))
 
 
 def residual_gamma(gamma: float) -> Rule:
@@ -303,32 +307,31 @@ def residual_gamma(gamma: float) -> Rule:
     Other sums keep their derivative.
     """
 
-    @conserves
-    def run(call: Call) -> Any:
+    def run(call: Call) -> RuleResult:
         if len(call.traced) != 2 or call.name != "add" or "alpha" in call.kwargs:
-            return call.run()
-        return _ResidualGamma.apply(call, gamma, *call.tensors[:2])
+            return RuleResult(call.run())
+        placed = OutputNode()
+        operands = call.tensors[0], call.tensors[1]
+        return RuleResult(_ResidualGamma.apply(gamma, placed, *operands), saved=operands, on_output=placed.set)
 
-    return run
+    return FunctionRule("residual_gamma", run, conserves=True)
 
 
 class _ResidualGamma(torch.autograd.Function):
     """A sum whose backward pass is the gamma rule, if the sum turns out to be a residual addition."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, gamma: float, a: Tensor, b: Tensor) -> Tensor:
+    def forward(ctx: Any, gamma: float, placed: OutputNode, a: Tensor, b: Tensor) -> Tensor:
         ctx.save_for_backward(a, b)
         ctx.gamma = gamma
-        ctx.node = node_of(a)
-        call.placed = functools.partial(setattr, ctx, "node")
-        node_of(a).kept = node_of(b).kept = True
+        ctx.placed = placed
         return a + b
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         (gradient,) = grads
         a, b = ctx.saved_tensors
-        if not ctx.node.residual:
+        if not ctx.placed.node.residual:
             return None, None, gradient.sum_to_size(a.shape), gradient.sum_to_size(b.shape)
         a, b = precise(a), precise(b)
         y = a + b

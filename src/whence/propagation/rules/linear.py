@@ -29,6 +29,7 @@ from torch import Tensor
 
 from ...errors import MethodError
 from ...tracing.sparse_rows import several
+from ...tracing.tensor_info import info_of
 from ..weight_abs_cache import weight_abs
 
 #: The stabiliser of Chefer et al.'s code.
@@ -268,7 +269,8 @@ def pull(apply: Bilinear, x: Tensor, w: Tensor, bias: Tensor | None = None) -> t
 
 def absolute(w: Tensor, make: Callable[[Tensor], Tensor] = torch.abs) -> Tensor:
     """Return ``|w|``: from the cache where ``w`` is a parameter of a traced model, else computed."""
-    cached = weight_abs.of(w._whence_parameter) if hasattr(w, "_whence_parameter") else None
+    parameter = info_of(w).parameter
+    cached = None if parameter is None else weight_abs.of(parameter)
     return make(w) if cached is None or cached.dtype != w.dtype else cached  # a layer may convert its weight
 
 

@@ -7,6 +7,7 @@ becomes ``b + eps`` (not sign-aware), and 0 / 0 is 0.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...tracing.node import Node, node_of
-from ...tracing.op_call import Call, Rule
+from ...tracing.node import Node
+from ...tracing.op_call import Call, Rule, RuleResult
 from ...tracing.sparse_rows import among
+from ...tracing.tensor_info import node_of
 from ..relevance_function import BackwardOp, Bypass, Phase, Propagate, RelevanceRule
+from ..rule import FunctionRule
 from ..rulebook import Rulebook
 from .linear import EPS, LinearLayer, absolute, divide_, epsilon, safe_divide, z_plus
 
@@ -69,27 +72,25 @@ class RelevanceRules:
         self.eps = eps
         self._scratch: dict[tuple[torch.Size, torch.dtype, torch.device], Tensor] = {}
 
-    def __call__(self, rule: RelevanceRule) -> Callable[[Call], Any]:
-        """Return the substitution that runs an operation with a rule in its backward pass.
+    def __call__(self, rule: RelevanceRule, name: str | None = None) -> FunctionRule:
+        """Return the rule that runs an operation with a rule of relevance in its backward pass.
 
-        An unknown operation with several outputs keeps its plain gradient.
+        Args:
+            rule: the relevance of each input, from the operation and the relevance of its output.
+            name: for the coverage; by default that of the function.
         """
+        return FunctionRule(name or rule.__name__, functools.partial(self._propagate, rule))
 
-        def run(call: Call) -> Any:
-            if call.kind == "unknown" and not isinstance(made := call.run(), Tensor):
-                call.plain = True
-                return made
-            out: Tensor = Propagate.apply(call, rule, self.phase, *call.traced)
-            call.kept = True
-            for tensor in call.traced:
-                node_of(tensor).kept = True
-            return out
+    def _propagate(self, rule: RelevanceRule, call: Call) -> RuleResult:
+        """Run an operation; an unknown one with several outputs keeps its plain gradient."""
+        if call.kind == "unknown" and not isinstance(made := call.run(), Tensor):
+            return RuleResult(made, plain=True)
+        op = BackwardOp(call, self.phase.sparse_rows)
+        out: Tensor = Propagate.apply(op, rule, self.phase, *call.traced)
+        return RuleResult(out, saved=(*call.traced, out), on_output=op.place)
 
-        run.__name__ = rule.__name__
-        return run
-
-    def layer(self, rule: Callable[..., Tensor], absorb: bool = True, **options: Any) -> Callable[[Call], Any]:
-        """Return the substitution that runs a linear layer or a convolution with a rule of :mod:`.linear`.
+    def layer(self, rule: Callable[..., Tensor], absorb: bool = True, **options: Any) -> FunctionRule:
+        """Return the rule that runs a linear layer or a convolution with a rule of :mod:`.linear`.
 
         A weighted sum whose weight is not available (a batch norm) follows :meth:`deep_taylor`.
 
@@ -108,8 +109,7 @@ class RelevanceRules:
             bias = op.bias if absorb else None
             return (_apply_layer_rule(op, R, lambda layer, R: rule(layer, layer.x, layer.w, R, bias, **options)),)
 
-        follow.__name__ = getattr(rule, "__name__", "layer")
-        return self(follow)
+        return self(follow, getattr(rule, "__name__", "layer"))
 
     @staticmethod
     def first(first: Rule, others: Rule) -> Rule:
@@ -119,14 +119,13 @@ class RelevanceRules:
             >>> rules.first(rules.layer(z_box), rules.layer(gamma))
         """
 
-        def run(call: Call) -> Any:
+        def run(call: Call) -> RuleResult:
             node = node_of(call.traced[0])
             while node.kind == "structural" and node.parents:
                 node = node.parents[0]
-            return (first if node.kind == "input" else others)(call)
+            return (first if node.kind == "input" else others).apply(call)
 
-        run.__name__ = f"{first.__name__} or {others.__name__}"
-        return run
+        return FunctionRule(f"{first.name} or {others.name}", run)
 
     def composite(self, changes: Mapping[str, Rule] | None = None) -> Rulebook:
         """Return a complete rulebook of plain LRP, in which ``changes`` replace the rules of some kinds of operation.
@@ -151,27 +150,33 @@ class RelevanceRules:
         }
         return Rulebook({**book, **(changes or {})}, maps=True, phase=self.phase)
 
-    def identity(self, call: Call) -> Tensor:
+    @property
+    def identity(self) -> Rule:
         """Pass all relevance to the input: norms, activations, scaling by a constant.
 
         Of several inputs, the one that is normalised or gated gets it; its statistic gets none.
         """
+        return FunctionRule("identity", self._bypass)
+
+    def _bypass(self, call: Call) -> RuleResult:
         main = max((t for t in call.traced if t is not call.statistic), key=Tensor.numel)
         out: Tensor = Bypass.apply(self.phase, main, call.run())
-        call.kept = True
-        return out
+        return RuleResult(out, saved=(out,))
 
-    def softmax(self, call: Call) -> Tensor:
+    @property
+    def softmax(self) -> Rule:
         """Pass relevance unchanged, but for the stabiliser of an all-zero attention mask that the model left out.
 
         (The published BERT code always adds the mask, with the stabiliser of every addition. It is below the resolution
         of any type but float64.)
         """
+        return FunctionRule("softmax", self._softmax)
+
+    def _softmax(self, call: Call) -> RuleResult:
         scores = call.traced[0]
         if not self.adds_zero_mask(scores) or node_of(scores).kind == "shift-by-constant":
-            return self.identity(call)
-        out: Tensor = self(self.add_zero_mask)(call)
-        return out
+            return self._bypass(call)
+        return self._propagate(self.add_zero_mask, call)
 
     def adds_zero_mask(self, scores: Tensor) -> bool:
         """Return whether the published code would add an all-zero mask, and its stabiliser is above the resolution."""

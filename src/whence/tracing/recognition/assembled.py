@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..node import Node, node_of
+from ..node import Node
 from ..op_call import Call, tensors_in
 from ..replay import restored
+from ..tensor_info import node_of
 
 Usual = Callable[[], Any]
 

@@ -13,10 +13,9 @@ import torch.nn.functional as F  # noqa: N812  # as everywhere in torch code
 from torch import Tensor
 
 from .. import operations as ops
-from ..learned_queries import is_weight
-from ..node import node_of
 from ..op_call import Call
 from ..replay import restored
+from ..tensor_info import info_of, is_weight, node_of
 from .contraction import Terms, summed, terms
 
 #: how many entries a constant may have to be looked at
@@ -39,7 +38,7 @@ def usual_map(call: Call) -> Callable[[], Tensor] | None:
     which = 0 if tensors[0] is call.traced[0] else 1
     x, constant = tensors[which], tensors[1 - which]
     over = summed(found, which)
-    if len(over) != 1 or hasattr(constant, "_whence_parameter") or not _is_small(constant):
+    if len(over) != 1 or info_of(constant).parameter is not None or not _is_small(constant):
         return None
     matrix, free = _matrix(constant, found, which)
     along = None if matrix is None else _along(matrix, not free, is_weight(constant))

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from .. import operations as ops
-from ..node import Node, node_of
+from ..node import Node
 from ..op_call import Call
 from ..replay import Recipe, UnknownFunctionError, dominator, evaluate, restored
+from ..tensor_info import info_of, inform, node_of
 
 #: elementwise operations that join several functions of one tensor
 JOINING = {
@@ -34,14 +35,14 @@ FAR = 2.0**10
 def keep_root(tensor: Tensor, node: Node) -> None:
     """Keep the tensor that another is an elementwise function of alive with it: more of the function may follow."""
     if node.root is not node and tensor.requires_grad and not (node.kind == "gated" and node.proportional):
-        tensor._whence_root = node.root.tensor  # type: ignore[attr-defined]  # as the node
+        inform(tensor, root=node.root.tensor)
 
 
 def release_roots(tensors: list[Tensor]) -> None:
     """Let go of the roots of some tensors, which an operation has read that is no elementwise function."""
     for tensor in tensors:
-        if hasattr(tensor, "_whence_root"):
-            del tensor._whence_root
+        if info_of(tensor).root is not None:
+            inform(tensor, root=None)
 
 
 def functions(call: Call) -> list[Node]:

@@ -14,9 +14,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # as everywhere in torch code
 from torch import Tensor
 
-from ..node import Node, node_of
+from ..node import Node
 from ..op_call import Call
 from ..replay import Recipe, restored
+from ..tensor_info import node_of
 
 #: operations between a product and where it is joined to others
 MOVING = {"transpose", "permute", "reshape", "view", "flatten", "unsqueeze", "squeeze", "contiguous", "clone", "to"}

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # as everywhere in torch code
 from torch import Tensor
 
-from ..learned_queries import is_weight
 from ..node import Node
 from ..op_call import Call
+from ..tensor_info import is_weight
 from .contraction import align, summed, terms
 
 #: operations that may look up rows

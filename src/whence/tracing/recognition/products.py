@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..learned_queries import is_weight
-from ..node import Node, node_of
+from ..node import Node
 from ..op_call import Call, map_tensors, tensors_in
 from ..replay import Recipe, UnknownFunctionError, restored
+from ..tensor_info import is_weight, node_of
 from .contraction import Terms, align, free, summed, terms
 from .softmax import is_map_along
 

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from .. import operations as ops
-from ..node import Node, node_of
+from ..node import Node
 from ..op_call import Call, tensors_in
 from ..replay import UnknownFunctionError, restored
+from ..tensor_info import node_of
 from . import assembled, elementwise, products
 from .constant_maps import constant_features, usual_map
 from .contraction import pairwise, separate

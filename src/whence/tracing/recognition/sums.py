@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from .. import operations as ops
-from ..learned_queries import is_weight
-from ..node import Node, node_of
+from ..node import Node
 from ..op_call import Call
 from ..replay import Recipe, UnknownFunctionError, evaluate, remembered, same, sample
+from ..tensor_info import is_weight, node_of
 
 #: operations that may complete a sum
 COMPLETING = {
