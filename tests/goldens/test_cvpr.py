@@ -14,6 +14,7 @@ from whence.methods.transformer_attribution import TransformerAttribution
 from whence.propagation.rules.linear import z_box
 from whence.propagation.rules.relevance import RelevanceRules
 from whence.readout.map_walk import visit_relevance
+from whence.runs.run import Carry
 from whence.tracing.tensor_info import on_gradient
 
 METHOD = "transformer-attribution"
@@ -207,7 +208,7 @@ def boundaries_agree(z, block, run):
 
     for i, boundary in enumerate(run.boundaries):
         on_gradient(boundary.tensor, passed(i))
-    (found[0],) = run.backward([run.boundaries[0].tensor], relevance=True)
+    (found[0],) = run.backward([run.boundaries[0].tensor], carry=Carry.RELEVANCE)
     assert len(run.boundaries) == len(BLOCKS) + 1
     for i in BLOCKS:
         assert relative(found[i], z[f"ours__tensor__{block}{i}__R_out"]) < EXACT
@@ -244,7 +245,7 @@ def test_bert_relevance_at_every_block_boundary_is_the_published_one(attention, 
 def test_vit_relevance_of_the_values_is_the_published_one(target):
     z = full_golden(VIT, target)
     _, run = traced(load_vit(), pixels(z), METHOD, int(z["target"]))
-    found = run.backward([r.values for r in run.trace.attentions], relevance=True)
+    found = run.backward([r.values for r in run.trace.attentions], carry=Carry.RELEVANCE)
     for i, relevance in enumerate(found):
         assert relative(relevance, z[f"ours_block{i}_v_cam"]) < EXACT
 
@@ -267,7 +268,7 @@ def test_vit_relevance_of_the_pixels_is_the_published_full_lrp(target, monkeypat
     monkeypatch.setitem(REGISTRY, "full", FullLRP)
     z = full_golden(VIT, target)
     _, run = traced(load_vit(), pixels(z), "full", int(z["target"]))
-    (found,) = run.backward([run.source(embedded=False).tensor], relevance=True)
+    (found,) = run.backward([run.source(embedded=False).tensor], carry=Carry.RELEVANCE)
     assert relative(found.sum(1), z["ours_full"]) < EXACT
     assert relative(found, z["ours__tensor__patch__R_out"]) < EXACT
     assert relative(found.sum(), z["ours__sum__patch__R_out"]) < EXACT

@@ -82,8 +82,8 @@ def test_the_bias_of_a_product_has_no_say_in_what_the_tokens_are():
     model = seeded(lambda: Picture(Gated()))
     _, run = traced(model, picture(), "rollout", 1)
     record = run.trace.attentions[0]
-    assert record.axes[record.query] == record.axes[record.key] == run.tokens()
-    assert run.tokens() in run.boundaries[0].node.axes
+    assert record.axes[record.query] == record.axes[record.key] == run.tokens
+    assert run.tokens in run.boundaries[0].node.axes
 
 
 @pytest.mark.parametrize(("first", "own"), [(1, 0), (3, 0), (1, 1), (3, 3), (3, 1)])
@@ -101,7 +101,7 @@ def test_tokens_are_the_same_when_a_stretch_of_them_was_rotated(first, own):
     model, x = seeded(lambda: Prefixed(Rotated())), picture()
     _, run = traced(model, x, "rollout", 1)
     record = run.trace.attentions[0]
-    assert record.axes[record.query] == record.axes[record.key] == run.tokens()
+    assert record.axes[record.query] == record.axes[record.key] == run.tokens
     e = whence.explain(model, x, "rollout", 1)
     assert e.scores.shape == (2, 16 + own)
     assert (e.grid, e.patch_start) == ((4, 4), own)
@@ -364,7 +364,7 @@ class Spliced(Words):
 def test_tokens_are_followed(model):
     _, run = traced(seeded(model), {"ids": ids()}, "rollout", 1)
     (record,) = run.trace.attentions
-    assert record.axes[record.query] == record.axes[record.key] == run.tokens()
+    assert record.axes[record.query] == record.axes[record.key] == run.tokens
     assert whence.explain(seeded(model), ids(), "rollout", 1).scores.shape == (2, 6)
 
 

@@ -98,15 +98,15 @@ class _Layout:
         self.patch_start = 0
         self.order: Tensor | None = None
         self._axes: dict[str, Dim] = {}  # of each stream
-        padding = run.absent(self.scores, run.tokens())
+        padding = run.absent(self.scores, run.tokens)
         if padding is not None:
             self.special |= padding
         if reading.grid is not None:  # of pixels
             self.streams["image"] = self.scores
             self.grid = reading.grid
             return
-        known = reading.tokens is None or self.scores.shape[1] == size_of(run.tokens())
-        self._add_main(run.tokens() if known or reading.tokens is None else reading.tokens)
+        known = reading.tokens is None or self.scores.shape[1] == size_of(run.tokens)
+        self._add_main(run.tokens if known or reading.tokens is None else reading.tokens)
         for tokens, scores in reading.others:
             for stream in split(tokens, scores.shape[1], run):
                 self._add(stream, tokens, scores)
@@ -115,7 +115,7 @@ class _Layout:
         """Add the streams of the main token axis, image patches row by row."""
         length = self.scores.shape[1]
         streams = split(tokens, length, self.run)
-        self.order = in_order(self.run, streams, length) if tokens == self.run.tokens() else None
+        self.order = in_order(self.run, streams, length) if tokens == self.run.tokens else None
         if self.order is not None:
             self.scores = self.scores.gather(1, self.order)
         for stream in streams:

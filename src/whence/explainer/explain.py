@@ -163,6 +163,7 @@ class Request:
 
     def _read(self, run: Run, method: Method, diagnose: Callable[[], str]) -> Explanation:
         """Return what a method reads of a run, with a ledger of its own: the forward pass may be read again."""
+        run = method.start(run)
         gradients_alone = run.rulebook.phase is None and not run.rulebook.maps
         watched = BlockRelevance(run) if self.inside and gradients_alone else None
         reading = method.read(run)
@@ -173,7 +174,7 @@ class Request:
                 f"'{method.name}' does not say what each block did: explain without `inside`, or by a method with one "
                 "backward of gradients (conservative-lrp, attn-lrp, gradient-x-input) or of maps (generic-attention)."
             )
-        scores = zeroed(reading.scores.detach(), run.absent(reading.scores, run.tokens()))
+        scores = zeroed(reading.scores.detach(), run.absent(reading.scores, run.tokens))
         others = [(dim, zeroed(other.detach(), run.absent(other, dim))) for dim, other in reading.others]
         if not torch.isfinite(scores).all():
             raise NumericalError(

@@ -71,6 +71,10 @@ class Method:
         """Return which rule each kind of operation follows."""
         raise NotImplementedError(f"Method '{self.name}' has no rulebook.")
 
+    def start(self, run: Run) -> Run:
+        """Return the run to be read: the same, or one whose backward passes start elsewhere (at a probability)."""
+        return run
+
     def read(self, run: Run) -> Reading:
         """Turn a traced forward pass into scores."""
         raise NotImplementedError(f"Method '{self.name}' has no read-out.")

@@ -92,8 +92,8 @@ class GenericAttention(AttentionLevel):
         """Return the explained rows of ``R``."""
         require_attention(run, self.name, self.start_layer)
         require_local(run, self.name)
-        if self.token is not None and not 0 <= self.token < size_of(run.tokens()):
-            raise MethodError(f"There is no token {self.token}: there are {size_of(run.tokens())}, from 0.")
+        if self.token is not None and not 0 <= self.token < size_of(run.tokens):
+            raise MethodError(f"There is no token {self.token}: there are {size_of(run.tokens)}, from 0.")
         return self._read_streams(run) if has_several_streams(run) else self._read_single_stream(run)
 
     def _read_single_stream(self, run: Run) -> Reading:
@@ -102,7 +102,7 @@ class GenericAttention(AttentionLevel):
         layers = len(run.trace.attentions)
         return Reading(scores, heads=stack_layers(found[:layers]), pairs=stack_layers(found[layers:]))
 
-    def _roll_up(self, run: Run) -> tuple[Tensor, ...]:
+    def _roll_up(self, run: Run, weights: Tensor | None = None) -> tuple[Tensor, ...]:
         """Return scores ``[batch, keys]``, then per layer the mass of its heads, ``[batch, heads]``, and any pairs."""
         records = run.trace.attentions
         last = len(records) - 1
@@ -125,7 +125,7 @@ class GenericAttention(AttentionLevel):
             if i in used:
                 rows = roll_layer(rows, layer.map, self.normalise)
 
-        visit_weighted_maps(run, done)
+        visit_weighted_maps(run, done, weights=weights)
         scores = column_sums(rows, run.mask) if self.rows == "all" else rows[:, 0]
         return scores, *shares, *pairs
 
@@ -173,11 +173,13 @@ def normalised_relevance(R: Tensor) -> Tensor:
     return identity + torch.where(sums == 0, 0.0, rest / sums)
 
 
-def visit_weighted_maps(run: Run, done: Callable[[int, LayerMap], None], keep: bool = False) -> None:
+def visit_weighted_maps(
+    run: Run, done: Callable[[int, LayerMap], None], keep: bool = False, weights: Tensor | None = None
+) -> None:
     """Run a backward pass and reduce ``(dy/dA * A)^+`` of each attention over its heads (eq. 5)."""
     accumulator = MapAccumulator(run.trace.attentions, done)
 
     def visit(i: int, chunk: Piece, A: Tensor, gradient: Tensor) -> None:
         accumulator.add(i, chunk, (gradient * A).clamp_(min=0), gradient)
 
-    visit_gradients(run, visit, keep)
+    visit_gradients(run, visit, keep, weights)

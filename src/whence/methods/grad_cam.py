@@ -67,7 +67,7 @@ class GradCam(AttentionLevel):
         cams = [record.zeros(*record.shape[1:]) for record in records]
 
         def padding(dim: Dim, chunk: Piece) -> Tensor | None:
-            return run.mask[chunk[:1]] if run.mask is not None and dim == run.tokens() else None
+            return run.mask[chunk[:1]] if run.mask is not None and dim == run.tokens else None
 
         def visit(i: int, chunk: Piece, A: Tensor, gradient: Tensor) -> None:
             queries = records[i].axes[records[i].query]

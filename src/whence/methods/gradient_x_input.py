@@ -15,7 +15,7 @@ from torch import Tensor
 from ..errors import MethodError, WhenceWarning
 from ..propagation.rulebook import Rulebook
 from ..runs.batched_targets import read_at_once
-from ..runs.run import Run
+from ..runs.run import Carry, Run
 from ..runs.token_streams import entries
 from ..tracing.reductions import per_token, precise
 from ..tracing.tensor_info import node_of
@@ -47,7 +47,8 @@ class InputLevel(Method):
         carried = run.rulebook.phase is not None
         run.watch_heads()
         ends = [*places, *(t for t in streams if not any(t is place for place in places))]
-        arrived = read_at_once(run, lambda: run.backward(ends, relevance=carried))
+        carry = Carry.RELEVANCE if carried else Carry.GRADIENT
+        arrived = read_at_once(run, lambda weights: run.backward(ends, carry=carry, weights=weights))
         found = [precise(t) for t in arrived[: len(places)]]
         layers = run.settle(gradient=not carried, end=places[0], entries=streams)
         if not carried:

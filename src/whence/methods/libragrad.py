@@ -174,10 +174,12 @@ class LibraGrad(InputLevel):
         biases = BiasRecorder() if self.readout.startswith("full-grad") else None
         return _BiasRulebook(biases.wrap_rules(book) if biases else book, maps=self.readout == "att-cat", biases=biases)
 
+    def start(self, run: Run) -> Run:
+        """Return the run to be read: of the class's logit, or of its probability."""
+        return _explain_probability(run) if self.probability else run
+
     def read(self, run: Run) -> Reading:
         """Return the chosen read-out, ``[batch, tokens]``."""
-        if self.probability:
-            _explain_probability(run)
         if self.readout.startswith("full-grad"):
             return self._full_grad(run)
         reading = super().read(run)
@@ -193,7 +195,7 @@ class LibraGrad(InputLevel):
         assert run.rulebook.biases is not None
         places = self.places(run)
         run.watch_heads()
-        tokens = {id(t): dim for t, dim in entries(run)} | {id(places[0]): run.tokens()}
+        tokens = {id(t): dim for t, dim in entries(run)} | {id(places[0]): run.tokens}
         gradients, biases = run.rulebook.biases.backward(run, [(t, tokens[id(t)]) for t in places])
         layers = run.settle(gradient=True, end=places[0], entries=[t for t, _ in entries(run)])
         relevances = [precise(g) * precise(t.detach()) for g, t in zip(gradients, places, strict=True)]
@@ -235,8 +237,8 @@ class LibraGrad(InputLevel):
         return scores
 
 
-def _explain_probability(run: Run) -> None:
-    """Start the backward pass at the probability of the class instead of its logit."""
+def _explain_probability(run: Run) -> Run:
+    """Return the same run, whose backward passes start at the probability of the class instead of its logit."""
     seed = run.seed
     if seed.index is None or seed.output.shape[-1] < 2:
         raise TargetError(
@@ -246,7 +248,7 @@ def _explain_probability(run: Run) -> None:
     with run.trace:
         value = (torch.softmax(seed.output, -1) * seed.weights).reshape(len(seed.weights), -1).sum(1)
     run.trace.coverage.settle(node_of(value).reachable())
-    run.seed = replace(seed, output=value, last=None)
+    return replace(run, seed=replace(seed, output=value, last=None))
 
 
 def _join_names(names: Any) -> str:

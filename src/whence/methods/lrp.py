@@ -31,7 +31,7 @@ from ..propagation.rulebook import Rulebook
 from ..propagation.rules.linear import EPS, pull, safe_divide, z_box
 from ..propagation.rules.relevance import PartialSum, RelevanceRules
 from ..readout.rollup import positive_mean, require_maps, target_rows
-from ..runs.run import Run
+from ..runs.run import Carry, Run
 from ..tracing.reductions import precise
 from .base import Method, Reading
 from .gradient_x_input import InputLevel
@@ -153,6 +153,6 @@ class PartialLRP(PlainLRP):
         record = run.trace.attentions[-1]
         assert record.probabilities is not None
         (gradient,) = run.backward([record.probabilities], keep=True)
-        (relevance,) = run.backward([record.probabilities], relevance=True)
+        (relevance,) = run.backward([record.probabilities], carry=Carry.RELEVANCE)
         rows = target_rows(record.arrange(gradient))
         return Reading((precise(rows) @ positive_mean(precise(record.arrange(relevance))))[:, 0])

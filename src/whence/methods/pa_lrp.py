@@ -90,6 +90,10 @@ class PositionalEncoding:
 
         return on_gradient(self.place, hook)
 
+    def set(self, relevance: Tensor | None) -> None:
+        """Set the relevance that passed in a backward pass for several targets, or forget it."""
+        self.relevance = relevance
+
     def _record(self, way: BackwardContext, relevance: Tensor) -> None:
         relevance = torch.where(torch.isfinite(self.constant), precise(relevance), 0.0)  # a mask of infinities
         axes = list(self.node.axes)
@@ -205,13 +209,13 @@ class PALRP(InputLevel):
 
         Backward passes from here on record the relevance of positions.
         """
-        if run.windowed():
+        if run.windowed:
             raise ModelError(
                 f"The model's attention is inside windows of its tokens, or over merged tokens, whose positions "
                 f"'{self.name}' does not follow. Methods that give positions no relevance of their own "
                 "(attn-lrp, conservative-lrp) work."
             )
-        run.watch(*self._positions.encodings(run.tokens()))
+        run.watch(*self._positions.encodings(run.tokens))
         numbered = [s.tensor for s in run.trace.sources if s.embedded and "position" in s.name]
         return super().places(run) + (numbered if self.at == "token" else [])
 
@@ -252,7 +256,7 @@ def _spread(run: Run, reading: Reading, scores: Tensor) -> Tensor:
         )
     if reading.grid is None:
         return scores
-    stream = next((s for s in split(run.tokens(), scores.shape[1], run) if s.grid is not None), None)
+    stream = next((s for s in split(run.tokens, scores.shape[1], run) if s.grid is not None), None)
     if stream is None or stream.grid is None:
         return torch.zeros_like(reading.scores)
     start = stream.start + stream.patch_start

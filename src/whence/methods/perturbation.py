@@ -145,7 +145,7 @@ class CoalitionGame:
         self.whole = precise(run.seed.value)
         self.places = method.places(run)
         self.template, self.owners = _owners(run, method, self.places)
-        scores = [(run.tokens(), self.template.scores), *self.template.others]
+        scores = [(run.tokens, self.template.scores), *self.template.others]
         self.columns: int | None = None
         self.cells: list[Tensor] = []  # [batch, positions]: the feature of each; -1 at padding
         self.count = 0
@@ -219,9 +219,9 @@ def _patches(run: Run, size: tuple[int, int], patch: int | None) -> tuple[Tensor
     if patch is not None:
         rows, columns = (torch.arange(n) // patch for n in size)
     else:
-        tokens = run.tokens()
+        tokens = run.tokens
         grids = [stream.grid for stream in split(tokens, math.prod(atom.size for atom in tokens), run)]
-        grids += [run.places[0]] if run.places is not None else []
+        grids += [run.group.places[0]] if run.group.places is not None else []
         grid = next((g for g in grids if g is not None), None)
         if grid is None:
             raise MethodError(

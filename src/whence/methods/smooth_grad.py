@@ -81,7 +81,7 @@ class SmoothGrad(GradientAverage):
         axes, batch = node_of(place).token_axes, run.trace.batch
         shape = [1 if batch in dim else n for n, dim in zip(clean.shape, axes, strict=True)]
         drawn = torch.from_numpy(np.random.default_rng([self.seed, k]).standard_normal(shape)).to(clean.device)
-        tokens = run.tokens() if run.tokens() in axes else axes[1]
+        tokens = run.tokens if run.tokens in axes else axes[1]
         order = order_of(node_of(place).axes[axes.index(tokens)])
         index = None if order is None else order.places
         clean = restored(clean, axes.index(tokens), index)

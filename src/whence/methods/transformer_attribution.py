@@ -28,6 +28,7 @@ attention stays fused; its maps are recomputed as relevance passes, in chunks of
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -112,7 +113,7 @@ class TransformerAttribution(Method):
         require_attention(run, self.name, self.start_layer, self.block)
         require_local(run, self.name)
         several = has_several_streams(run)
-        *found, rows = read_at_once(run, lambda: self.maps(run, keep=several))
+        *found, rows = read_at_once(run, functools.partial(self.maps, run, several))
         maps = found[: len(found) // 2]
         shares = found[len(found) // 2 :]
         end = run.boundaries[0].tensor if run.boundaries else None
@@ -130,7 +131,7 @@ class TransformerAttribution(Method):
             scores = roll_up(maps[self.start_layer :], rows, self.normalise)[:, 0]
         return Reading(scores, layers, stack_layers(shares), pairs=stack_layers(maps) if run.rulebook.inside else None)
 
-    def maps(self, run: Run, keep: bool = False) -> list[Tensor]:
+    def maps(self, run: Run, keep: bool = False, weights: Tensor | None = None) -> list[Tensor]:
         """Return each attention's ``E_h((dy/dA * R)^+)``, ``[batch, queries, keys]``.
 
         Returns:
@@ -146,7 +147,7 @@ class TransformerAttribution(Method):
 
         first = [*(b.tensor for b in run.boundaries[:1]), *(t for t, _ in entries(run))]
         ends = list({id(t): t for t in first}.values())  # so that the ledger reaches the first block's input
-        visit_relevance(run, visit, ends, keep)
+        visit_relevance(run, visit, ends, keep, weights)
         for i, record in enumerate(records):
             heads, queries, keys = record.shape
             layers.setdefault(i, LayerMap(record.zeros(queries, keys), record.zeros(heads), record.zeros(queries)))

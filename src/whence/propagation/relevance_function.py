@@ -51,6 +51,16 @@ class Phase:
         self.masked = False
         self.ledger: LossRecorder | None = None
 
+    def carry(self, relevance: bool, keep: bool = True, ledger: LossRecorder | None = None) -> None:
+        """Set what the next backward pass carries; see the attributes."""
+        self.relevance = relevance
+        self.keep = keep
+        self.ledger = ledger
+
+    def mask(self, masked: bool) -> None:
+        """Set whether the user gave the model a padding mask."""
+        self.masked = masked
+
 
 LinearParts = tuple[Tensor | None, Tensor | None, Callable[..., Tensor] | None]
 

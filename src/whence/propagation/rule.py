@@ -1,7 +1,7 @@
 """Rules made of functions.
 
-A rule is anything with the attributes of :class:`whence.tracing.op_call.Rule`. Most are a function of the operation: the
-decorator :func:`rule` gives it a name and says whether it conserves relevance.
+A rule is anything with the attributes of :class:`whence.tracing.op_call.Rule`. Most are a function of the operation,
+which the decorators :func:`rule` and :func:`conserving` turn into one.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class BiasRecorder:
     Example:
         >>> biases = BiasRecorder()
         >>> book = biases.wrap_rules({"norm": rules.detach_deviation})
-        >>> gradients, maps = biases.backward(run, [(place, run.tokens())])
+        >>> gradients, maps = biases.backward(run, [(place, run.tokens)])
     """
 
     def __init__(self) -> None:

@@ -41,6 +41,10 @@ class PairRelevance:
     record: AttentionRecord
     relevance: Tensor | None = None
 
+    def set(self, relevance: Tensor | None) -> None:
+        """Set what was recorded in a backward pass for several targets, or forget it."""
+        self.relevance = relevance
+
     def watch(self, way: BackwardContext) -> RemovableHandle:
         """Record the relevance of backward passes, until the handle is removed."""
         assert self.record.output is not None
@@ -99,7 +103,7 @@ class BlockRelevance:
 
     def __post_init__(self) -> None:
         run = self.run
-        tokens = run.tokens()
+        tokens = run.tokens
         if any(record.axes[i] != tokens for record in run.trace.attentions for i in (record.query, record.key)):
             raise ModelError(
                 "The model has several streams of tokens, or windows of them: what its blocks did cannot be laid out "
@@ -150,7 +154,7 @@ class BlockRelevance:
         """Return the relevance at a boundary, ``[batch, tokens]``."""
         if boundary.relevance is not None:
             return boundary.relevance
-        return precise(self.run.seed.logits).new_zeros(self.run.trace.batch.size, size_of(self.run.tokens()))
+        return precise(self.run.seed.logits).new_zeros(self.run.trace.batch.size, size_of(self.run.tokens))
 
 
 def _boundary(tensor: Tensor) -> Boundary:

@@ -165,8 +165,7 @@ def _token_origins(run: Run, tensor: Tensor, rows: Dim, earlier: StreamState) ->
     batch = run.trace.batch
     phase = run.rulebook.phase
     if phase is not None:
-        phase.relevance = False
-        phase.keep = True
+        phase.carry(relevance=False)
     sums = per_token(tensor, node_of(tensor).axes, batch, rows)
     numbers = torch.arange(1, sums.shape[1] + 1, dtype=sums.dtype, device=sums.device)
     ends: Any = [edge_of(earlier.tensor)]
@@ -236,11 +235,11 @@ def explained_scores(
             weights = (real & rows.any(-1, keepdim=True)).to(weights.dtype)
         if token is not None:
             weights = torch.zeros_like(weights)
-            if w.rows == run.tokens():
+            if w.rows == run.tokens:
                 weights[:, token] = 1
         for stream, R in w.state.items():
             scores[stream] = scores.get(stream, 0.0) + (weights.to(R.dtype)[:, None] @ R)[:, 0]
-    main = run.tokens()
+    main = run.tokens
     if main not in scores:  # the last attention does not read it
         scores[main] = next(iter(scores.values())).new_zeros(run.trace.batch.size, size_of(main))
     return [(main, scores[main]), *((stream, found) for stream, found in scores.items() if stream != main)]

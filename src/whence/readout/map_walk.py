@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..runs.run import Run
+from ..runs.run import Carry, Run
 from ..tracing.attention_record import AttentionRecord
 from ..tracing.fused_attention import Piece
 
@@ -67,7 +66,7 @@ class MapAccumulator:
             del self._added[i]
 
 
-def visit_gradients(run: Run, visit: Visit, keep: bool = False) -> None:
+def visit_gradients(run: Run, visit: Visit, keep: bool = False, weights: Tensor | None = None) -> None:
     """Run a backward pass and visit each attention's map and gradient, from the last to the first; none is stored.
 
     Args:
@@ -75,6 +74,7 @@ def visit_gradients(run: Run, visit: Visit, keep: bool = False) -> None:
         visit: the visitor, called in chunks of heads where attention is fused. Attentions that the target does not
             depend on are not visited.
         keep: whether another backward pass will follow.
+        weights: what to start from in place of the weights of the seed.
 
     Example:
         >>> visit_gradients(run, lambda i, chunk, A, gradient: print(i, (A * gradient).sum((-2, -1))))
@@ -82,13 +82,15 @@ def visit_gradients(run: Run, visit: Visit, keep: bool = False) -> None:
     keep = keep or run.more
     removers = [_add_gradient_visitor(i, record, visit, keep) for i, record in enumerate(run.trace.attentions)]
     try:
-        run.backward([source.tensor for source in run.trace.sources], keep=keep)
+        run.backward([source.tensor for source in run.trace.sources], weights=weights, keep=keep)
     finally:
         for remove in removers:
             remove()
 
 
-def visit_relevance(run: Run, visit: Visit, tensors: Sequence[Tensor], keep: bool = False) -> list[Tensor]:
+def visit_relevance(
+    run: Run, visit: Visit, tensors: Sequence[Tensor], keep: bool = False, weights: Tensor | None = None
+) -> list[Tensor]:
     """Run a backward pass of gradients, then one of relevance that visits both for each attention's map.
 
     Relevance starts from the positive weights of the target: of a contrast, from its first class alone.
@@ -98,20 +100,19 @@ def visit_relevance(run: Run, visit: Visit, tensors: Sequence[Tensor], keep: boo
         visit: the visitor, as in :func:`visit_gradients`.
         tensors: the tensors at which relevance is read.
         keep: whether another backward pass will follow.
+        weights: what to start from in place of the weights of the seed.
 
     Returns:
         The relevance at each tensor.
     """
     records = run.trace.attentions
-    gradients = run.backward([_tensor_of_gradient(record) for record in records], keep=True)
+    gradients = run.backward([_tensor_of_gradient(record) for record in records], weights=weights, keep=True)
     pairs = zip(records, gradients, strict=True)
     removers = [_add_relevance_visitor(i, record, gradient, visit) for i, (record, gradient) in enumerate(pairs)]
-    sent = run.instead
+    positive = (run.seed.weights if weights is None else weights).clamp(min=0)
     try:
-        run.instead = (run.seed.weights if sent is None else sent).clamp(min=0)
-        return run.backward(tensors, relevance=True, keep=keep)
+        return run.backward(tensors, carry=Carry.RELEVANCE, weights=positive, keep=keep)
     finally:
-        run.instead = sent
         for remove in removers:
             remove()
 
@@ -141,8 +142,7 @@ def _add_relevance_visitor(index: int, record: AttentionRecord, gradient: Tensor
         else:
             visit(index, chunk, record.arrange(own), record.arrange(relevance))
 
-    shown.witness = visit_chunk
-    return functools.partial(setattr, shown, "witness", None)
+    return shown.watch_relevance(visit_chunk)
 
 
 def last_gradient(run: Run) -> Tensor:
@@ -162,7 +162,7 @@ def _add_gradient_visitor(index: int, record: AttentionRecord, visit: Visit, kee
         assert record.probabilities is not None
         visit(index, (), record.map(), record.arrange(gradient.detach()))
         if not keep:
-            record.probabilities = record.mix = None  # frees their memory during the backward pass
+            record.release_map()  # during the backward pass
 
     def visit_chunk(chunk: Piece, A: Tensor, gradient: Tensor) -> None:
         if chunk:
@@ -172,8 +172,7 @@ def _add_gradient_visitor(index: int, record: AttentionRecord, visit: Visit, kee
         visit(index, chunk, A, gradient)
 
     if record.shown is not None:
-        record.shown.visit = visit_chunk
-        return functools.partial(setattr, record.shown, "visit", None)
+        return record.shown.watch_gradient(visit_chunk)
     assert record.probabilities is not None
     handle = record.probabilities.register_hook(visit_map)
     return lambda: handle.remove()

@@ -78,7 +78,7 @@ def token_vectors(run: Run, like: Tensor, values: Tensor | None = None) -> Tenso
         like: a tensor of the stream, in any layout.
         values: values to read instead of its own, of the same shape.
     """
-    batch, tokens = run.trace.batch, run.tokens()
+    batch, tokens = run.trace.batch, run.tokens
     tensor, axes = unmerge((like if values is None else values).detach(), node_of(like).axes, batch)
     found = token_dims(axes, tokens)
     at, index = (

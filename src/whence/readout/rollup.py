@@ -21,7 +21,7 @@ from .token_mixing import mixing_branches
 
 def has_several_streams(run: Run) -> bool:
     """Return whether some attention is between other tokens than those of the first."""
-    tokens = run.tokens()
+    tokens = run.tokens
     return any(r.axes[r.query] != tokens or r.axes[r.key] != tokens for r in run.trace.attentions)
 
 
@@ -47,7 +47,7 @@ def require_attention(run: Run, method: str, *layers: int | None) -> None:
             f"are not followed. '{method}' would miss that. Input-level methods (conservative-lrp, gradient-x-input) "
             "work."
         )
-    if run.windowed():
+    if run.windowed:
         raise ModelError(
             "The model's attention is not between its tokens one by one, but inside windows of them, over merged ones "
             f"or over features ({records[0].shape[2]} keys), which '{method}' does not roll up. Input-level methods "
@@ -68,7 +68,7 @@ def choose_answer(run: Run) -> None:
     """Let maps be those of the answer that the target reads, where each sample has several to choose from."""
     records = [record for record in run.trace.attentions if record.output is not None]
     sources = [node_of(source.tensor).token_axes for source in run.trace.sources if source.name]
-    given = {atom for axes in sources for dim in axes for atom in dim} - {*run.tokens(), run.trace.batch}
+    given = {atom for axes in sources for dim in axes for atom in dim} - {*run.tokens, run.trace.batch}
     axis = next((atom for record in records[-1:] for atom in record.own() if atom in given), None)
     if axis is None:
         return
@@ -91,7 +91,6 @@ def choose_answer(run: Run) -> None:
             "difference."
         )
     index = read.to(torch.long).argmax(1)
-    run.mask_answer(index)
     for record in records:
         if axis in record.own():
             record.choose(axis, index)

@@ -24,7 +24,7 @@ def mixing_branches(run: Run) -> list[Residual]:
     reach the same token. Branches that the trace shows to process each token by itself are not tested.
     """
     stream = run.boundaries[0]
-    tokens = run.tokens()
+    tokens = run.tokens
     if tokens not in stream.node.token_axes:
         return []
     at, shape = stream.node.token_axes.index(tokens), stream.tensor.shape
@@ -58,8 +58,7 @@ def _mixes(run: Run, residual: Residual, at: int) -> bool:
     read = [run.trace.attentions[i].output for i in residual.attentions]
     hooks = [on_gradient(t, torch.zeros_like) for t in read if t is not None]
     if run.rulebook.phase is not None:
-        run.rulebook.phase.relevance = False
-        run.rulebook.phase.keep = True
+        run.rulebook.phase.carry(relevance=False)
     ends: Any = [edge_of(branch)], [edge_of(residual.trunk)]
     try:
         (found,) = torch.autograd.grad(ends[0], ends[1], [seed], retain_graph=True, materialize_grads=True)

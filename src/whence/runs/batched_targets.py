@@ -20,7 +20,8 @@ from .run import Run
 #: rows (targets x samples x tokens) of one backward; with more it is no faster, and memory grows with them
 ROWS = 4096
 
-Read = Callable[[], Sequence[Tensor]]
+#: reads with weights in place of those of the seed (``None``: those of the seed)
+Read = Callable[[Tensor | None], Sequence[Tensor]]
 
 
 def read_at_once(run: Run, read: Read) -> Sequence[Tensor]:
@@ -30,15 +31,15 @@ def read_at_once(run: Run, read: Read) -> Sequence[Tensor]:
 
     Args:
         run: of which nothing is read but what ``read`` returns, what passes its boundaries and what is in its ledger.
-        read: sends the seed back and returns what it found.
+        read: runs a backward pass and returns what it found.
     """
-    if run.brought is None:
+    if not run.group.brought(run):
         _bring(run, read)
-    brought, run.brought = run.brought, None
+    brought = run.group.take(run)
     if brought is None or not brought.found:
-        return read()
+        return read(None)
     for b, passed in zip(run.passages(), brought.passed, strict=True):
-        b.relevance = passed
+        b.set(passed)
     if run.ledger is not None:
         run.ledger.add_entries(brought.entries)
     return brought.found
@@ -63,8 +64,7 @@ def _bring(run: Run, read: Read) -> None:
 
     def one(weights: Tensor) -> tuple[Tensor, ...]:
         nonlocal count, absent, entries
-        run.instead = weights
-        found = read()
+        found = read(weights)
         count = len(found)
         entries = [] if ledger is None else ledger.entries
         values = [*found, *(b.relevance for b in run.passages()), *(entry.amount for entry in entries)]
@@ -74,17 +74,18 @@ def _bring(run: Run, read: Read) -> None:
     several = _at_once(run, runs, one)
     if several is None:
         for other in runs:
-            other.brought = BatchedResult()  # nothing: it goes alone
+            run.group.bring(other, BatchedResult())  # nothing: it goes alone
         return
     for i, other in enumerate(runs):
         values = iter([t[i] for t in several])
         own = [None if none else next(values) for none in absent]
         amounts = own[len(own) - len(entries) :]
-        other.brought = BatchedResult(
+        result = BatchedResult(
             [value for value in own[:count] if value is not None],
             own[count : len(own) - len(entries)],
             [Entry(e.seq, e.kind, e.name, a) for e, a in zip(entries, amounts, strict=True) if a is not None],
         )
+        run.group.bring(other, result)
 
 
 def _at_once(run: Run, runs: Sequence[Run], one: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...] | None:
@@ -96,8 +97,7 @@ def _at_once(run: Run, runs: Sequence[Run], one: Callable[[Tensor], tuple[Tensor
     except RuntimeError:
         return None
     finally:
-        run.instead = None
         for b in run.passages():
-            b.relevance = None
+            b.set(None)
         if run.ledger is not None:
             run.ledger.clear()

@@ -28,7 +28,12 @@ class BackwardContext(NamedTuple):
 class BackwardRecorder(Protocol):
     """Where something is written down as a backward passes."""
 
-    relevance: Tensor | None
+    @property
+    def relevance(self) -> Tensor | None:
+        """What was written down."""
+
+    def set(self, relevance: Tensor | None) -> None:
+        """Set what was written down in a backward pass for several targets, or forget it."""
 
     def watch(self, way: BackwardContext) -> RemovableHandle:
         """Write down what passes, until the handle is removed."""
@@ -52,6 +57,10 @@ class Boundary:
         """Write down what passes, until the handle is removed."""
         return on_gradient(self.tensor, lambda value: self.take(way, value))
 
+    def set(self, relevance: Tensor | None) -> None:
+        """Set the relevance that passed in a backward pass for several targets, or forget it."""
+        self.relevance = relevance
+
     def take(self, way: BackwardContext, value: Tensor) -> None:
         """Write down what arrives."""
         found = precise(value.detach())
@@ -71,6 +80,10 @@ class HeadRelevance:
 
     record: AttentionRecord
     relevance: Tensor | None = None
+
+    def set(self, relevance: Tensor | None) -> None:
+        """Set the relevance that passed in a backward pass for several targets, or forget it."""
+        self.relevance = relevance
 
     @property
     def known(self) -> bool:

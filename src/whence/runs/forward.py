@@ -69,11 +69,9 @@ def forwarded(
         names = stack.enter_context(undisturbed(model))
         forward = Forward(model, args, kwargs, batch, method, padding_of(kwargs), names, checkpoints, inside)
         runs = forward.runs(targets)
-        tokens = runs[0].tokens()
+        tokens = runs[0].tokens
         if any(s.name == "image" and s.grid is None for s in split(tokens, size_of(tokens), runs[0])):
-            places = patch_places(runs[0])
-            for run in runs:
-                run.places = places
+            runs[0].group.locate(patch_places(runs[0]))
         yield runs
 
 
@@ -157,15 +155,12 @@ class Forward:
         for start in starts:
             _check(start, self._diagnose)
         trace.coverage.settle(node_of(starts[0].output).reachable())
-        runs: list[Run] = []
-        for start, target in reversed(list(zip(starts, targets, strict=True))):
-            runs.insert(0, Run(self.model, trace, start, rulebook, self.mask, self, target, tuple(runs)))
-        return runs
+        return Run.each(self, trace, rulebook, list(zip(starts, targets, strict=True)))
 
     def _rulebook(self) -> Rulebook:
         rulebook = replace(self.method.rulebook(), inside=self.inside)
         if rulebook.phase is not None:
-            rulebook.phase.masked = self.mask is not None
+            rulebook.phase.mask(self.mask is not None)
         if self.checkpoints > 1 and (rulebook.phase is not None or rulebook.maps):
             raise MethodError(
                 f"'{self.method.name}' goes back twice, or looks at all attention maps at once, so `checkpoints` "

@@ -35,6 +35,12 @@ class Stream:
     grid: tuple[int, int] | None = None
     patch_start: int = 0
 
+    def lay_out(self, grid: tuple[int, int], extra: int) -> None:
+        """Set the grid of its patches, which follow some positions of the model's own."""
+        self.grid = grid
+        self.patch_start = extra
+        self.special = torch.arange(self.length) < extra
+
 
 @dataclass
 class _Stretch:
@@ -49,7 +55,7 @@ def entries(run: Run) -> list[tuple[Tensor, Dim]]:
     Last, what joins a stream later: LLaVA's words.
     """
     first = [b.tensor for b in run.boundaries[:1] if b.tensor is run.trace.entry or (run.around and run.aside)]
-    out: list[tuple[Tensor, Dim]] = [(t, run.keys()) for t in first]
+    out: list[tuple[Tensor, Dim]] = [(t, run.keys) for t in first]
     followed = {node_of(t).seq for t in first}  # where streams begin, and what follows that
     for residual in run.trace.residuals:
         if not residual.attentions or run.around:
@@ -178,9 +184,9 @@ def patch_places(run: Run) -> tuple[tuple[int, int], Tensor] | None:
     """
     pixels = [s.tensor for s in run.trace.sources if s.tensor.dim() == 4]
     entry = run.position("position")
-    if len(pixels) != 1 or entry is pixels[0] or not run.tokens():
+    if len(pixels) != 1 or entry is pixels[0] or not run.tokens:
         return None
-    sums = per_token(entry, node_of(entry).axes, run.trace.batch, run.tokens())
+    sums = per_token(entry, node_of(entry).axes, run.trace.batch, run.tokens)
     numbers = torch.arange(1, sums.shape[1] + 1, dtype=sums.dtype, device=sums.device)
     (once,) = torch.autograd.grad(sums.sum(), pixels, retain_graph=True, materialize_grads=True)
     (numbered,) = torch.autograd.grad((sums * numbers).sum(), pixels, retain_graph=True, materialize_grads=True)
@@ -217,14 +223,14 @@ def _laid_out(owner: Tensor) -> tuple[tuple[int, int], Tensor] | None:
 
 
 def in_order(run: Run, streams: list[Stream], length: int) -> Tensor | None:
-    """``[batch, tokens]``: positions in an order in which a picture's patches lie row by row; ``None`` if they do.
+    """Return ``[batch, tokens]``: positions in an order in which patches lie row by row; ``None`` if they do.
 
-    The stream of the picture learns its grid.
+    The stream of the image gets its grid.
     """
     image = next((s for s in streams if s.name == "image" and s.grid is None), None)
-    if image is None or run.places is None:
+    if image is None or run.group.places is None:
         return None
-    grid, places = run.places
+    grid, places = run.group.places
     taken = torch.zeros(len(places), length, dtype=torch.bool, device=places.device).scatter(1, places, True)
     inside = torch.zeros(length, dtype=torch.bool, device=places.device)
     inside[image.start : image.start + image.length] = True
@@ -235,6 +241,5 @@ def in_order(run: Run, streams: list[Stream], length: int) -> Tensor | None:
     every = torch.arange(length, device=places.device).expand(len(places), -1)
     before = every[:, : image.start]
     after = every[:, image.start + image.length :]
-    image.grid, image.patch_start = grid, extra
-    image.special = torch.arange(image.length) < extra
+    image.lay_out(grid, extra)
     return torch.cat([before, own, places, after], 1)

@@ -97,6 +97,20 @@ class FusedMap:
     visit: Visit | None = None
     witness: Callable[[Piece, Tensor], None] | None = None
 
+    def watch_gradient(self, visit: Visit | None) -> Callable[[], None]:
+        """Call a function with the map and its gradient in backward passes; returns what ends that."""
+        self.visit = visit
+        return lambda: self._end_watch(visit)
+
+    def watch_relevance(self, witness: Callable[[Piece, Tensor], None] | None) -> Callable[[], None]:
+        """Call a function with the relevance of the map in backward passes; returns what ends that."""
+        self.witness = witness
+        return lambda: self._end_watch(witness)
+
+    def _end_watch(self, watcher: Callable[..., None] | None) -> None:
+        self.visit = None if self.visit is watcher else self.visit
+        self.witness = None if self.witness is watcher else self.witness
+
     @property
     def numbers(self) -> bool:
         """Whether its mask is of numbers that are added to the scores."""

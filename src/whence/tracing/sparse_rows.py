@@ -67,6 +67,10 @@ class SparseRows:
     def __init__(self) -> None:
         self.looking = True
 
+    def restart(self) -> None:
+        """Look for rows to leave out again: another backward pass begins."""
+        self.looking = True
+
     def alive(self, tensor: Tensor) -> Tensor | None:
         """``[rows]``: which rows of what comes back carry something; ``None``: all are to be treated."""
         found = few(tensor) if self.looking else None

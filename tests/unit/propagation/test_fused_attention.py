@@ -18,6 +18,7 @@ from whence.propagation.rules.gradient import show_map
 from whence.propagation.rules.linear import EPS
 from whence.propagation.rules.relevance import RelevanceRules
 from whence.readout.map_walk import visit_relevance
+from whence.runs.run import Carry
 from whence.tracing import fused_attention as kernels
 from whence.tracing.tracer import Trace
 
@@ -204,7 +205,7 @@ def test_gradient_and_relevance_of_every_map_are_seen_on_the_way(implementation)
             known = record.arrange(run.backward([record.probabilities], keep=True)[0])
         assert relative(found[i][0], known) < EXACT
     again = len(order)
-    run.backward([run.boundaries[0].tensor], relevance=True)
+    run.backward([run.boundaries[0].tensor], carry=Carry.RELEVANCE)
     assert len(order) == again  # nobody looks any more
 
 
