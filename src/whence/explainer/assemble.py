@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import torch
@@ -133,8 +134,9 @@ class _Layout:
         elif name in self._axes:
             name = f"{name} {len(self.streams) + 1}"
         self._axes[name] = tokens
-        self.streams[name] = scores[:, stream.start : stream.start + stream.length].detach()
-        if stream.grid is not None and self.grid is None:
+        own = self.streams[name] = scores[:, stream.start : stream.start + stream.length].detach()
+        whole = stream.grid is not None and own.shape[1] >= stream.patch_start + math.prod(stream.grid)
+        if whole and self.grid is None and name in (stream.name, "encoder", "decoder"):
             self.grid = stream.grid
             self.patch_start = stream.patch_start
 

@@ -106,8 +106,19 @@ def explain(
             _alone(request, sample_of((args, kwargs), batch, i), own)
             for i, own in enumerate(zip(*(each(t, batch) for t in targets), strict=True))
         ]
-        found = [Explanation.join(list(parts)) for parts in zip(*alone, strict=True)]
+        found = [_joined(list(parts)) for parts in zip(*alone, strict=True)]
     return Explanations(found) if isinstance(target, Every) else found[0]
+
+
+def _joined(parts: list[Explanation]) -> Explanation:
+    """Join explanations of single samples, which must be of the same number of positions."""
+    lengths = sorted({part.scores.shape[1] for part in parts})
+    if len(lengths) > 1:
+        raise ModelError(
+            "The model removes padding and runs the tokens of all samples in one row, so its samples have scores of "
+            f"different lengths ({', '.join(map(str, lengths))}). Explain one sample at a time."
+        )
+    return Explanation.join(parts)
 
 
 def _alone(request: Request, given: tuple[list[Any], dict[str, Any]], targets: Sequence[Target]) -> list[Explanation]:

@@ -7,12 +7,13 @@ where the model is homogeneous. Cost: one forward pass, one backward pass.
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
-from ..errors import MethodError, WhenceWarning
+from ..errors import MethodError, ModelError, WhenceWarning
 from ..propagation.rulebook import Rulebook
 from ..runs.batched_targets import read_at_once
 from ..runs.run import Carry, Run
@@ -58,9 +59,13 @@ class InputLevel(Method):
     def places(self, run: Run) -> list[Tensor]:
         """Return where scores are read: in the main stream of tokens, then in each further one."""
         main = run.position(self.at)
-        if self.at == "position" and run.around:
+        if self.at != "position":
+            return [main]
+        if run.around:
             _warn_of_another_place(run, main)
-        return [main, *(t for t, _ in entries(run) if t is not main)] if self.at == "position" else [main]
+        places = [main, *(t for t, _ in entries(run) if t is not main)]
+        _refuse_parts(run, places)
+        return places
 
     def reading(
         self, run: Run, places: list[Tensor], relevances: list[Tensor], layers: Tensor | None = None
@@ -92,6 +97,23 @@ def _warn_of_another_place(run: Run, main: Tensor) -> None:
         WhenceWarning,
         stacklevel=4,
     )
+
+
+def _refuse_parts(run: Run, places: list[Tensor]) -> None:
+    """Refuse a model whose blocks one input enters in several parts: their scores have no common order."""
+    dims = [dim for _, dim in entries(run)]
+    pairs = [(r.axes[r.query], r.axes[r.key]) for r in run.trace.attentions]
+    if any(query and query != key and query in dims and key in dims for query, key in pairs):
+        return  # an encoder and a decoder
+    names = {node_of(source.tensor).seq: source.name for source in run.trace.sources if source.name}
+    read = Counter(name for t in places for name in {names[seq] for seq in node_of(t).ancestors() & set(names)})
+    parts = {name: count for name, count in read.items() if count > 1}
+    for name, count in parts.items():
+        raise ModelError(
+            f"The model reads '{name}' in {count} parts that enter its blocks apart (tokens step by step, or a class "
+            "token beside patches), so there is no place at which all its tokens are read together. Run it on the "
+            "whole input at once, without a cache; images can be read at the input itself (at='pixel')."
+        )
 
 
 def _raw(relevance: Tensor) -> tuple[Tensor, tuple[int, int] | None]:
