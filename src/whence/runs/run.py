@@ -138,7 +138,8 @@ class Run:
     def _aside(self) -> list[Boundary]:
         """Embedded inputs that are part of the target, but not of what enters any stream's first block."""
         sources = {node_of(source.tensor).seq: source for source in self.trace.sources}
-        begun: set[int] = set()
+        first = [b.node for b in self.boundaries[:1] if b.tensor is self.trace.entry]  # what latents read (Perceiver)
+        begun = {seq for node in first for seq in node.ancestors() & set(sources)}
         for residual in self.trace.residuals if len(sources) > 1 else ():
             if residual.attentions and len(begun) < len(sources):
                 behind = node_of(residual.trunk).ancestors() & set(sources)

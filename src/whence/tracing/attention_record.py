@@ -120,6 +120,8 @@ class AttentionRecord:
         """The record of a fused attention, whose probabilities are never made."""
         query, key = call.nodes[:2]
         axes = query.axes if query is not None else tuple(fresh(n) for n in call.tensors[0].shape)
+        if key is not None and len(axes) < len(key.axes):  # queries that all samples share
+            axes = (*key.axes[: len(key.axes) - len(axes)], *axes)
         keys: Dim = key.axes[-2] if key is not None and len(key.axes) > 1 else ()
         record = AttentionRecord(None, (*axes[:-1], keys), len(axes) - 2, len(axes) - 1, call.batch)
         record.reads = _origin(call.nodes[2])
