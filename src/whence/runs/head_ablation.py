@@ -81,8 +81,8 @@ def _forward(
     def rule(call: Call) -> Any:
         return attend(len(trace.attentions), call)
 
-    with torch.inference_mode(False), torch.enable_grad(), undisturbed(model):
-        trace = Trace({"mix": rule, "attention": rule}, batch)
+    with torch.inference_mode(False), torch.enable_grad(), undisturbed(model) as names:
+        trace = Trace({"mix": rule, "attention": rule}, batch, names=names, heads=True)
         with trace:
             placed = [trace.input(str(i), a) if isinstance(a, Tensor) else a for i, a in enumerate(args)]
             named = {k: trace.input(k, v) if isinstance(v, Tensor) else v for k, v in kwargs.items()}

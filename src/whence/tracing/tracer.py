@@ -49,6 +49,7 @@ from .reordering import moved_axes
 from .replay import Recipe
 from .residuals import ResidualList
 from .sparse_rows import SparseRows
+from .tensor_parallel import is_split, refusal, refuse_split_table, refuse_split_tokens
 
 if TYPE_CHECKING:
     from ..propagation.ledger import Ledger
@@ -68,6 +69,7 @@ class Trace(TorchFunctionMode):
         head: where to keep the operations behind the last block.
         hold: how records hold a value: as it is, or to be recomputed (checkpoints).
         ledger: makes the ledger, given the batch axis and ``hold``.
+        heads: whether all attention heads are needed: a model that is split over processes is then refused.
 
     Example:
         >>> with Trace({}, batch=2) as trace:
@@ -87,6 +89,7 @@ class Trace(TorchFunctionMode):
         head: OutputHead | None = None,
         hold: Hold = as_it_is,
         ledger: Callable[[Axis, Hold], Ledger] | None = None,
+        heads: bool = False,
     ) -> None:
         super().__init__()
         self.rules = rules
@@ -103,6 +106,8 @@ class Trace(TorchFunctionMode):
         self.coverage = Coverage()
         self.hold = hold
         self.ledger = None if ledger is None else ledger(self.batch, hold)
+        self.heads = heads
+        self.is_split = False  # whether each process computes with slices of the weights (tensor parallelism)
         self.attentions: list[AttentionRecord] = []
         self.pieces = False  # whether some attention is in pieces that are not followed (a sliding window)
         self.last_linear: tuple[Node, tuple[Any, ...]] | None = None  # what it made, and what of
@@ -182,6 +187,8 @@ class Trace(TorchFunctionMode):
             traced = list({id(t): t for t in traced}.values())
         nodes = [self._known(t) for t in tensors]
         if not traced and nodes.count(None) == len(nodes):
+            if self.is_split and op.name == "embedding":
+                refuse_split_table(tensors)
             return remember(func(*args, **kwargs), op.name, tensors)
         func = ops.laid_out(func) if op.name in ops.PARTICULAR else func
         call = Call(op.name, "", func, args, kwargs, self.batch, tensors, nodes, traced, op.inplace)
@@ -252,6 +259,7 @@ class Trace(TorchFunctionMode):
         if known is not None and tensor._whence_maker == maker:  # type: ignore[attr-defined]  # set with the node
             return known
         # made by code that torch functions do not show: a custom autograd function
+        refuse_split_tokens(tensor)
         parents = self.autograd_graph.behind(tensor) or (() if known is None else (known,))
         self.coverage.foreign(maker, max(len(parents), self.autograd_graph.inputs(tensor)), known is None)
         sources = [(p.axes, [math.prod(atom.size for atom in dim) for dim in p.axes]) for p in parents]
@@ -270,10 +278,18 @@ class Trace(TorchFunctionMode):
             constant = self._constants[id(tensor)] = self._source("", tensor.detach().clone(), node, embedded=False)
             node_of(constant).learned = True
         if constant is None:
+            if is_split(tensor):
+                self._split(tensor)
             constant = self._constants[id(tensor)] = tensor.detach()
             constant._whence_parameter = tensor  # type: ignore[attr-defined]  # what depends on weights alone is kept
             constant._whence_name = self.names.get(id(tensor), "")  # type: ignore[attr-defined]  # for messages
         return constant
+
+    def _split(self, weight: Tensor) -> None:
+        """Note that the model is split over processes; sums for the ledger would be those of one process."""
+        self.is_split, self.ledger = True, None
+        if self.heads:
+            raise refusal(self.names.get(id(weight), "a weight"), weight)
 
     def _composite(self, call: Call, op: ops.Operation) -> Callable[..., Any] | None:
         if op.name in ops.COMPOSITE:
