@@ -45,7 +45,7 @@ class AttentionLevel(Method):
 
     def rulebook(self) -> Rulebook:
         """Return a rulebook without rules; fused attention stays fused, its maps are recomputed when they are read."""
-        return Rulebook({"attention": show_map}, books=False)
+        return Rulebook({"attention": show_map}, books=False, heads=True)
 
     def attention(self, run: Run, *layers: int | None) -> Tensor:
         """Return the gradient of the last layer's map, ``[batch, heads, queries, keys]``."""

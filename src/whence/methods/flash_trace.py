@@ -159,7 +159,7 @@ class FlashTrace(Method):
         """Return the rules: norms with constant deviations, fused attention kept fused, routes recorded."""
         recorder = RouteRecorder()
         book = {"attention": show_map, "norm": detach_deviation, "normalise": detach_deviation}
-        return RouteRulebook(recorder.wrap_rules(book), books=False, recorder=recorder)
+        return RouteRulebook(recorder.wrap_rules(book), books=False, heads=True, recorder=recorder)
 
     def read(self, run: Run) -> Reading:
         """Return shares of the prompt, ``[batch, tokens]``, also for each layer and each of its heads."""

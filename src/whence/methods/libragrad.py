@@ -172,7 +172,10 @@ class LibraGrad(InputLevel):
         if self.at == "pixel" and self.rules == "libra":
             book["convolution"] = suppress_dissent
         biases = BiasRecorder() if self.readout.startswith("full-grad") else None
-        return _BiasRulebook(biases.wrap_rules(book) if biases else book, maps=self.readout == "att-cat", biases=biases)
+        maps = self.readout == "att-cat"
+        return _BiasRulebook(
+            biases.wrap_rules(book) if biases else book, maps=maps, heads=maps or biases is not None, biases=biases
+        )
 
     def start(self, run: Run) -> Run:
         """Return the run to be read: of the class's logit, or of its probability."""

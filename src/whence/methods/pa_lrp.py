@@ -202,7 +202,7 @@ class PALRP(InputLevel):
         }
         if self.attention == "halved":
             book |= dict.fromkeys(("attention", "mix"), rules.halve_heads)
-        return Rulebook(book, maps=True)
+        return Rulebook(book, maps=True, heads=False)
 
     def places(self, run: Run) -> list[Tensor]:
         """Return where the method reads; at ``"token"``, also the embeddings of position ids that the user passed.

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..tracing.axes import Axes, Axis
 from ..tracing.coverage import EXACT
-from ..tracing.node import Node
+from ..tracing.node import Node, walk
 from ..tracing.op_call import Call, Hold, OutputNode, Rule, as_it_is, map_tensors
 from ..tracing.reductions import per_sample, precise
 from ..tracing.tensor_info import attach, info_of, node_of
@@ -82,6 +82,7 @@ class Ledger:
         self.sums = torch.zeros(batch.size, 0) if sums is None else sums
         self._marks = list(marks)
         self._by_operation: dict[tuple[int, str], Entry] = {}
+        self._learned: dict[int, bool] = {}  # by ``seq``: whether a tensor is made of learned queries alone
 
     # -- written during the backward pass ---------------------------------------------------------------------
 
@@ -94,51 +95,76 @@ class Ledger:
             return None
         constant = constant_of(call)
         exact = call.kind in EXACT and call.name != "batch_norm" if rule is None else rule.conserves
-        if constant is None and exact:
+        leaks = len(call.traced) > 1 and any(self._is_learned(node_of(t)) for t in call.traced)
+        if constant is None and exact and not leaks:
             return None
         single = call.name in SINGLE and not call.inplace and len(call.traced) == 1
         if single and not exact and rule is None and call.argument(0, "input") is call.traced[0]:
             return functools.partial(self._record_step, call, constant)
-        if exact:
-            return functools.partial(self._record_constant, call, constant, True)
-        short = None if rule is not None or constant is not None else _sufficient_operand(call)
+        if exact and not leaks:
+            return functools.partial(self._record_constant, call, constant, None)
+        short = None if rule is not None or constant is not None or leaks else _sufficient_operand(call)
         chosen = [(t, 1.0) for t in call.traced] if short is None else [short]
         watched = [(attach(t.view_as(t), node_of(t)), times) for t, times in chosen]
         aliases = {id(t): alias for (t, _), (alias, _) in zip(chosen, watched, strict=True)}
         call.replace([aliases.get(id(t), t) for t in call.traced])
-        return functools.partial(self._record_operands, call, constant, watched, short is None)
+        kind = "constant" if exact else call.kind  # an exact operation loses only what learned queries absorb
+        return functools.partial(self._record_operands, call, constant, kind, watched, short is None)
 
-    def _record_constant(self, call: Call, constant: Tensor | None, exact: bool, out: Tensor) -> None:
-        """Measure what a constant absorbs, and subtract it from the loss of an operation that is not exact."""
+    def _is_learned(self, node: Node) -> bool:
+        """Return whether a tensor depends on learned queries and on no input.
+
+        A backward pass that is read at the input alone does not enter what made such a tensor. No hook is called there,
+        and what an operation passes to it counts as absorbed by the operation.
+        """
+        if node.seq not in self._learned:
+            above = walk([node], lambda n: () if n.learned or n.seq in self._learned else _differentiable(n))
+            for found in sorted(above, key=lambda n: n.seq):
+                parents = () if found.learned else _differentiable(found)
+                of_learned = bool(parents) and all(self._learned[parent.seq] for parent in parents)
+                self._learned.setdefault(found.seq, found.learned or of_learned)
+        return self._learned[node.seq]
+
+    def _record_constant(self, call: Call, constant: Tensor | None, loss: str | None, out: Tensor) -> None:
+        """Measure what a constant absorbs, and subtract it from the loss that is measured under some kind, if any."""
         if constant is None or not out.requires_grad:
             return
         kind = "constant" if call.kind.startswith(("shift", "structural")) else "bias"
-        signs = {kind: 1.0} if exact else {kind: 1.0, call.kind: -1.0}
+        if loss == kind:  # part of it
+            return
+        signs = {kind: 1.0} if loss is None else {kind: 1.0, loss: -1.0}
         self._measure(out, lambda: constant, signs, node_of(out), _name(call))
 
     def _record_operands(
-        self, call: Call, constant: Tensor | None, watched: list[tuple[Tensor, float]], whole: bool, out: Tensor
+        self,
+        call: Call,
+        constant: Tensor | None,
+        kind: str,
+        watched: list[tuple[Tensor, float]],
+        whole: bool,
+        out: Tensor,
     ) -> None:
         """Measure what an operation absorbs: the relevance of its output less that of its inputs.
 
         Args:
             call: the operation.
             constant: the constant that it adds.
+            kind: of the loss.
             watched: its inputs, with the factor by which each counts.
             whole: whether the output counts; not where the inputs alone suffice.
             out: its output.
         """
-        self._record_constant(call, constant, False, out)
+        self._record_constant(call, constant, kind, out)
         if not out.requires_grad:
             return
         node = node_of(out)
         name = _name(call)
         if whole:
             node.keep_value()  # for the measurement
-            self._measure(out, self._hold(out.detach()), {call.kind: 1.0}, node, name)
+            self._measure(out, self._hold(out.detach()), {kind: 1.0}, node, name)
         for alias, times in watched:
             node_of(alias).keep_value()
-            self._measure(alias, self._hold(alias.detach()), {call.kind: -times}, node, name)
+            self._measure(alias, self._hold(alias.detach()), {kind: -times}, node, name)
 
     def bias(self, call: Call, placed: OutputNode) -> Callable[[Tensor], None] | None:
         """Return a function that records what the bias of a linear layer absorbs, or ``None`` without a bias.
@@ -369,6 +395,10 @@ class Ledger:
         return "\n".join(lines)
 
 
+def _differentiable(node: Node) -> list[Node]:
+    return [parent for parent in node.parents if parent.differentiable]
+
+
 def constant_of(call: Call) -> Tensor | None:
     """Return the constant that an otherwise linear operation adds to its output, shaped to be added to it."""
     if call.name == "batch_norm" and call.args and not call.argument(5, "training", False):
@@ -410,7 +440,7 @@ def _sufficient_operand(call: Call) -> tuple[Tensor, float] | None:
 
 
 def _of_samples(call: Call, tensors: list[Tensor]) -> list[Tensor]:
-    """Return the tensors that differ between samples; a learned query that all share has one gradient for all."""
+    """Return the tensors in which samples can be told apart: others have one gradient for all samples."""
     return [t for t in tensors if call.batch.size == 1 or any(call.batch in dim for dim in node_of(t).axes)]
 
 

@@ -25,6 +25,7 @@ class Rulebook:
         head: whether the output head will be rerun on other values.
         inside: whether relevance inside each block is requested: attention is then decomposed into primitive
             operations.
+        heads: whether all attention heads are read; by default, if there are maps, a phase, or relevance inside blocks.
     """
 
     rules: Mapping[str, Rule] = field(default_factory=dict)
@@ -34,3 +35,10 @@ class Rulebook:
     books: bool = True
     head: bool = False
     inside: bool = False
+    heads: bool | None = None
+
+    @property
+    def reads_heads(self) -> bool:
+        """Whether all attention heads, or the features inside all layers, are needed in one process."""
+        derived = self.maps or self.phase is not None
+        return self.inside or (derived if self.heads is None else self.heads)

@@ -39,7 +39,7 @@ class BlockStructure:
             output: what the target is read from.
         """
         boundaries = [Boundary(t, node_of(t)) for t in _boundaries(trace)]
-        aside = _aside(trace, output)
+        aside = _aside(trace, output, boundaries)
         around = _goes_around(trace, output, boundaries, aside)
         if around:  # what enters the blocks is not all there is
             main = first_source(trace)
@@ -114,10 +114,11 @@ def _end(trace: Trace) -> Residual:
     return next(r for r in reversed(trace.residuals) if r.output.shape == shape)
 
 
-def _aside(trace: Trace, output: Node) -> list[Boundary]:
+def _aside(trace: Trace, output: Node, boundaries: list[Boundary]) -> list[Boundary]:
     """Return embedded inputs that are part of the target, but not of what enters any stream's first block."""
     sources = {node_of(source.tensor).seq: source for source in trace.sources}
-    begun: set[int] = set()
+    first = [b.node for b in boundaries[:1] if b.tensor is trace.entry]  # what latents read (Perceiver)
+    begun = {seq for node in first for seq in node.ancestors() & set(sources)}
     for residual in trace.residuals if len(sources) > 1 else ():
         if residual.attentions and len(begun) < len(sources):
             behind = node_of(residual.trunk).ancestors() & set(sources)

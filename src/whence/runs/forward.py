@@ -186,6 +186,7 @@ class Forward:
                 OutputHead() if rulebook.head else None,
                 held if self.checkpoints > 1 else as_it_is,
                 Ledger if rulebook.books and rulebook.phase is None and not rulebook.maps else None,
+                rulebook.reads_heads,
             )
             return trace, self._through(trace, self.args, self.kwargs)
 

@@ -83,8 +83,8 @@ def _forward(
     def switch(call: Call) -> Any:
         return attend(len(trace.attentions), call)
 
-    with torch.inference_mode(False), torch.enable_grad(), undisturbed(model):
-        trace = Trace({"mix": switch, "attention": switch}, batch)
+    with torch.inference_mode(False), torch.enable_grad(), undisturbed(model) as names:
+        trace = Trace({"mix": switch, "attention": switch}, batch, names=names, heads=True)
         with trace:
             placed = [trace.input(str(i), a) if isinstance(a, Tensor) else a for i, a in enumerate(args)]
             named = {k: trace.input(k, v) if isinstance(v, Tensor) else v for k, v in kwargs.items()}

@@ -248,7 +248,8 @@ class Run:
 
     def watch_heads(self) -> None:
         """Have the backwards that follow write down what each head carried."""
-        self.watch(*(HeadRelevance(record) for record in self.trace.attentions))
+        if not self.trace.is_split:  # each process has heads of its own
+            self.watch(*(HeadRelevance(record) for record in self.trace.attentions))
 
     def heads(self) -> Tensor | None:
         """``[batch, attentions, heads]``: what each carried; ``None`` if that is not known, or their number differs."""

@@ -68,10 +68,9 @@ def entries(run: Run) -> list[tuple[Tensor, Dim]]:
             continue
         if not trunk.requires_grad:
             continue
-        if (
-            node.learned and record.axes[record.query] not in node.token_axes
-        ):  # what queries are told anew in each layer
-            continue
+        again = any(node.seq in node_of(t).ancestors() for t, _ in out)  # a stream that it is part of has begun
+        if node.learned and (again or record.axes[record.query] not in node.token_axes):
+            continue  # what queries are told anew in each layer
         followed.add(node.seq)
         out.append((trunk, record.axes[record.query]))
     named = [source.tensor for source in run.trace.sources if source.name]

@@ -126,6 +126,8 @@ class AttentionRecord:
         """
         query, key = call.nodes[:2]
         axes = query.axes if query is not None else tuple(fresh(n) for n in call.tensors[0].shape)
+        if key is not None and len(axes) < len(key.axes):  # queries that all samples share
+            axes = (*key.axes[: len(key.axes) - len(axes)], *axes)
         keys: Dim = key.axes[-2] if key is not None and len(key.axes) > 1 else ()
         values = call.argument(2, "value") if shown is not None else None
         return AttentionRecord(

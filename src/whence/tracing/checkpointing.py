@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from ..errors import MethodError, ModelError
+from .tensor_parallel import local
 
 T = TypeVar("T")
 
@@ -143,7 +144,7 @@ def held(tensor: Tensor) -> Callable[[], Tensor]:
 
 
 def _place(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+    return local(tensor).untyped_storage().data_ptr()
 
 
 @functools.cache

@@ -42,7 +42,7 @@ def arrange(tensor: Tensor, axes: Axes, batch: Axis, dims: Sequence[int] = ()) -
     if batch.size > 1:
         moved, split = unmerge(moved, tuple(axes[i] for i in rest), batch)
         at = next((i for i, dim in enumerate(split) if dim == (batch,)), None)
-        if at is None:
+        if at is None or moved.shape[at] != batch.size:  # or all samples share it (a learned query)
             raise SamplesMixedError(
                 "The samples of the batch cannot be told apart inside the model (an operation mixes the batch with "
                 "other axes in a way that is not followed). Explain one sample at a time."
@@ -55,7 +55,7 @@ def per_sample(tensor: Tensor, axes: Axes, batch: Axis) -> Tensor:
     """Sum a tensor over everything but the batch: ``[batch]``."""
     if batch.size == 1:
         return tensor.sum().reshape(1)
-    if axes[:1] == ((batch,),):
+    if axes[:1] == ((batch,),) and tensor.shape[0] == batch.size:
         return tensor.reshape(batch.size, -1).sum(1)
     return arrange(tensor, axes, batch).sum(1)
 

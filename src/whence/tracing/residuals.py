@@ -93,7 +93,9 @@ class ResidualList(list[Residual]):
     def _add(self, call: Call, output: Tensor, inside: Inside) -> None:
         """Is one summand an ancestor of the other? Then it is the trunk and the other the branch."""
         a, b = call.nodes[:2]
-        if a is None or b is None or a.root is b.root or call.tensors[0].shape != call.tensors[1].shape:
+        if a is None or b is None or a.root is b.root:
+            return
+        if call.tensors[0].shape != call.tensors[1].shape and not _shares(call.tensors[:2], output):
             return
         found = self._trunk(call.tensors[0], a, b)
         if found is None and call.name != "sub":  # what is subtracted is no stream that goes on
@@ -164,6 +166,12 @@ class ResidualList(list[Residual]):
         if not self.light or last is None or not any(r.attentions for r in self):
             return
         last.lighten()
+
+
+def _shares(summands: list[Tensor], output: Tensor) -> bool:
+    """Return whether one summand is learned queries that all samples share, without a batch dimension of their own."""
+    small, large = sorted(summands, key=lambda t: t.dim())
+    return node_of(small).learned and large.shape == output.shape and small.shape[-large.dim() + 1 :] == large.shape[1:]
 
 
 def _is_same(residual: Residual, trunk: Tensor, branch: Tensor) -> bool:

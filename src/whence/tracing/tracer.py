@@ -61,6 +61,7 @@ from .tensor_info import (
     origins,
     past,
 )
+from .tensor_parallel import is_split, refusal, refuse_split_table, refuse_split_tokens
 
 if TYPE_CHECKING:
     from ..propagation.ledger import Ledger
@@ -80,6 +81,7 @@ class Trace(TorchFunctionMode):
         head: where to keep the operations behind the last block.
         hold: how records hold a value: as it is, or to be recomputed (checkpoints).
         ledger: makes the ledger, given the batch axis and ``hold``.
+        heads: whether all attention heads are needed: a model that is split over processes is then refused.
 
     Example:
         >>> with Trace({}, batch=2) as trace:
@@ -99,6 +101,7 @@ class Trace(TorchFunctionMode):
         head: OutputHead | None = None,
         hold: Hold = as_it_is,
         ledger: Callable[[Axis, Hold], Ledger] | None = None,
+        heads: bool = False,
     ) -> None:
         super().__init__()
         self.rules = rules
@@ -115,6 +118,8 @@ class Trace(TorchFunctionMode):
         self.coverage = Coverage()
         self.hold = hold
         self.ledger = None if ledger is None else ledger(self.batch, hold)
+        self.heads = heads
+        self.is_split = False  # whether each process computes with slices of the weights (tensor parallelism)
         self.attentions: list[AttentionRecord] = []
         self.pieces = False  # whether some attention is in pieces that are not followed (a sliding window)
         self.last_linear: tuple[Node, tuple[Any, ...]] | None = None  # what it made, and what of
@@ -194,6 +199,8 @@ class Trace(TorchFunctionMode):
             traced = list({id(t): t for t in traced}.values())
         nodes = [self._known(t) for t in tensors]
         if not traced and nodes.count(None) == len(nodes):
+            if self.is_split and op.name == "embedding":
+                refuse_split_table(tensors)
             result = func(*args, **kwargs)
             derive(tensors_in(result), op.name, tensors)
             return result
@@ -266,6 +273,7 @@ class Trace(TorchFunctionMode):
         if known is not None and made_by == maker:
             return known
         # made by code that torch functions do not show: a custom autograd function
+        refuse_split_tokens(tensor)
         parents = self.autograd_graph.behind(tensor) or (() if known is None else (known,))
         self.coverage.foreign(maker, max(len(parents), self.autograd_graph.inputs(tensor)), known is None)
         sources = [(p.axes, [math.prod(atom.size for atom in dim) for dim in p.axes]) for p in parents]
@@ -284,10 +292,18 @@ class Trace(TorchFunctionMode):
             constant = self._constants[id(tensor)] = self._source("", tensor.detach().clone(), node, embedded=False)
             node_of(constant).mark(learned=True)
         if constant is None:
+            if is_split(tensor):
+                self._split(tensor)
             name = self.names.get(id(tensor), "")
             constant = inform(tensor.detach(), parameter=tensor, name=name, made_of=frozenset({id(tensor)}))
             self._constants[id(tensor)] = constant
         return constant
+
+    def _split(self, weight: Tensor) -> None:
+        """Note that the model is split over processes; sums for the ledger would be those of one process."""
+        self.is_split, self.ledger = True, None
+        if self.heads:
+            raise refusal(self.names.get(id(weight), "a weight"), weight)
 
     def _composite(self, call: Call, op: ops.Operation) -> Callable[..., Any] | None:
         if op.name in ops.COMPOSITE:

@@ -86,7 +86,9 @@ def _propagate(rules: RelevanceRules, shown: FusedMap, op: BackwardOp, R: Tensor
 
 
 def _sum_shared_heads(relevance: Tensor, shape: torch.Size) -> Tensor:
-    """Return the relevance of keys or values, summed over the query heads that share them (grouped queries)."""
+    """Return the relevance of an operand, summed over the heads (grouped queries) or samples that share it."""
     if relevance.shape == shape:
         return relevance
-    return torch.sum(relevance.unflatten(-3, (shape[-3], -1)), -3).sum_to_size(shape)
+    if len(shape) > 2:
+        relevance = torch.sum(relevance.unflatten(-3, (shape[-3], -1)), -3)
+    return relevance.sum_to_size(shape)
