@@ -18,9 +18,11 @@ kind                   operation
 ``gate``               a product of two different functions of the input (a gated unit)
 ``norm``               layer_norm, rms_norm
 ``center``             a tensor minus a statistic of itself (a norm written out)
-``normalise``          a tensor times or over a statistic of itself (a norm written out), any quotient
+``normalise``          a tensor times or over a deviation of itself (a norm written out)
+``ratio``              any other quotient of two tensors that both depend on the input
 ``gated``              an activation of the form x g(x): GELU, SiLU, ReLU, a power
-``activation``         any other elementwise function: tanh, sigmoid, exp
+``activation``         any other elementwise function that is finite everywhere: tanh, sigmoid
+``function``           an elementwise function that is no activation: exp, log, sqrt
 ``reduce``             a mean, a sum, a pooling
 ``selecting``          picking tokens or entries by their place
 ``extreme``            picking entries by their size: maximum, top-k, sorting
@@ -29,6 +31,9 @@ kind                   operation
 ``discrete``           comparisons, arg-max: no derivative
 ``unknown``            everything else
 =====================  ================================================================================
+
+``ratio``, ``function`` and ``unknown`` are no parts of a Transformer by themselves. Coverage lists them, whatever
+their rule.
 """
 
 from __future__ import annotations
@@ -41,7 +46,7 @@ from .attention_record import in_pieces, map_in
 from .node import Node, node_of
 from .op_call import Call, map_tensors
 from .recognition.deviation import deviation_in, is_centering
-from .recognition.elementwise import is_elementwise, is_gated, is_identity
+from .recognition.elementwise import function_kind, is_elementwise, is_gated, is_identity
 
 _BY_NAME: dict[str, str] = {}
 for _kind, _names in {
@@ -53,6 +58,7 @@ for _kind, _names in {
     "norm": ops.NORMS,
     "gated": ops.GATED,
     "activation": ops.ACTIVATIONS,
+    "function": ops.FUNCTIONS,
     "softmax": ops.SOFTMAX,
     "attention": ops.ATTENTION,
     "identity": ops.IDENTITY,
@@ -77,7 +83,14 @@ def kind_of(call: Call) -> str:
         return _clipping(call)
     if call.name == "batch_norm" and call.argument(5, "training", False):
         return "unknown"  # its statistics are those of the batch
+    if call.name in ("pow", "float_power") and not _is_whole(call.argument(1, "exponent")):
+        return "function"
     return _BY_NAME.get(call.name) or _elementwise(call)
+
+
+def _is_whole(exponent: object) -> bool:
+    """Return whether a power is a polynomial."""
+    return isinstance(exponent, int | float) and exponent >= 0 and float(exponent).is_integer()
 
 
 def _elementwise(call: Call) -> str:
@@ -95,7 +108,7 @@ def _elementwise(call: Call) -> str:
         with torch.no_grad():
             if not is_elementwise(at, x.detach()):
                 return "unknown"
-            return "gated" if is_gated(at, x) else "activation"
+            return function_kind(at, x)
     except RuntimeError:
         return "unknown"
 
@@ -150,14 +163,15 @@ def _product(call: Call) -> str:
     if not b.requires_grad:
         return "scale"
     if not a.requires_grad:
-        return "scale" if call.name == "mul" else "activation"
+        return "scale" if call.name == "mul" else "function"
     call.statistic = deviation_in(call)
-    if call.statistic is None and call.name == "div":
-        call.statistic = b
-    elif call.statistic is None:  # what was divided by a deviation is multiplied with it again
-        call.statistic = next((t for t in (a, b) if node_of(t).moved_from().deviation), None)
-    else:
+    if call.statistic is not None:
         node_of(call.statistic).divides()
+    elif call.name == "div":
+        call.statistic = b
+        return "ratio"
+    else:  # what was divided by a deviation is multiplied with it again
+        call.statistic = next((t for t in (a, b) if node_of(t).moved_from().deviation), None)
     return "gate" if call.statistic is None else "normalise"
 
 
@@ -196,7 +210,7 @@ def inherit(call: Call, node: Node) -> None:
         node.proportional = main.proportional
     elif kind in ("structural", "selecting") and len(node.flows) == 1:
         node.activated = main.activated  # wherever it is moved
-    elif kind in ("activation", "gated", "shift") or (kind == "add" and len({id(n.root) for n in node.flows}) == 1):
+    elif kind in ("activation", "gated", "function", "shift") or (kind == "add" and len({id(n.root) for n in node.flows}) == 1):
         node.root = main.root
         node.linear = False
         node.activated = True

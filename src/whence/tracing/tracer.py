@@ -44,7 +44,7 @@ from .recognition.elementwise import (
 )
 from .recognition.lookups import lookup
 from .recognition.rewriting import Pattern, rewritten
-from .recognition.softmax import EXPONENTIAL, softmax
+from .recognition.softmax import LOGARITHMIC, softmax
 from .reordering import moved_axes
 from .replay import Recipe
 from .residuals import ResidualList
@@ -443,7 +443,7 @@ class Trace(TorchFunctionMode):
         live = tuple([node_of(t) for t in call.traced if id(t) not in call.blocked])
         weighted = call.kind in ("linear", "convolution") and any(map(is_weight, call.tensors))
         flows, described = self._described(own)
-        if own.name in EXPONENTIAL:
+        if own.kind == "function" or own.name in LOGARITHMIC:
             self._held += own.traced
         if call.kind not in ELEMENTWISE:
             release_roots(own.tensors)

@@ -141,8 +141,8 @@ class RelevanceRules:
             >>> rules = RelevanceRules()
             >>> rules.composite({"linear": rules.layer(gamma), "convolution": rules.layer(flat)})
         """
-        sums = ("add", "shift-by-constant", "shift", "reduce", "unknown")
-        unchanged = ("norm", "center", "normalise", "gated", "activation", "scale", "softmax")
+        sums = ("add", "shift-by-constant", "shift", "reduce", "function", "unknown")
+        unchanged = ("norm", "center", "normalise", "ratio", "gated", "activation", "scale", "softmax")
         book: dict[str, Rule] = {
             **dict.fromkeys(("linear", "convolution"), self.layer(epsilon)),
             **dict.fromkeys(sums, self(self.deep_taylor)),
@@ -157,6 +157,7 @@ class RelevanceRules:
         Of several inputs, the one that is normalised or gated gets it; its statistic gets none.
         """
         main = max((t for t in call.traced if t is not call.statistic), key=Tensor.numel)
+        call.blocked |= {id(t) for t in call.traced if t is not main}
         out: Tensor = Bypass.apply(self.phase, main, call.run())
         call.kept = True
         return out
