@@ -157,10 +157,18 @@ class Run:
         begun = [*trunks, *(b.node for b in self.aside)] or [b.node for b in self.boundaries]
         if not self.trace.attentions or not begun:
             return False
+        if any(self._beside_residuals() & trunk.ancestors() for trunk in trunks):  # a block before the first one known
+            return True
         reached = node_of(self.seed.output).reachable({node.seq for node in begun})
         named = {node_of(source.tensor).seq for source in self.trace.sources if source.name}
         left = named & reached - {node.seq for node in begun}
         return bool(left) and any(left & node.ancestors() for node in begun)
+
+    def _beside_residuals(self) -> set[int]:
+        """Return, by ``seq``, what attentions made that are part of no residual branch."""
+        known = {i for residual in self.trace.residuals for i in residual.attentions}
+        outputs = [record.output for i, record in enumerate(self.trace.attentions) if i not in known]
+        return {node_of(output).seq for output in outputs if output is not None}
 
     def trunk(self, residual: Residual) -> Tensor:
         """What a block begins from; where queries begin from nothing, what the model has learned that they are."""

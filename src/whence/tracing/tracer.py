@@ -490,7 +490,8 @@ class Trace(TorchFunctionMode):
         """Note an operation whose result depends on the input: coverage, readers, residual additions."""
         made = [node_of(t) for t in outputs if t.requires_grad]
         self.coverage.count(made, call.name, call.kind, None if call.plain else rule)
-        self._uses(call)
+        if not call.composed:  # its steps were counted
+            self._uses(call)
         if self._early is not None:
             self._early += outputs
         self.residuals.note(call, outputs[0], self._inside)
