@@ -238,6 +238,21 @@ def folded(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     return x * s + (b - mean(x) * s)
 
 
+def folded_channels_first(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    s = w * torch.rsqrt(x.var(1, unbiased=False, keepdim=True) + EPS)
+    return torch.addcmul(b - x.mean(1, keepdim=True) * s, x, s)
+
+
+def folded_difference(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    s = w * torch.rsqrt(x.var(-1, unbiased=False, keepdim=True) + EPS)
+    return x * s - mean(x) * s + b
+
+
+def folded_quotient(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    deviation = torch.sqrt(x.var(-1, unbiased=False, keepdim=True) + EPS)
+    return x / deviation * w + (b - mean(x) / deviation * w)
+
+
 def separate_quotients(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     deviation = torch.sqrt(x.var(-1, unbiased=False, keepdim=True) + EPS)
     return (x / deviation - mean(x) / deviation) * w + b
@@ -277,6 +292,9 @@ WHOLE_LAYER: dict[str, Step] = {
     "by-token": lambda x, w, b: torch.stack([F.layer_norm(t, (t.shape[-1],), w, b) for t in x.unbind(1)], 1),
     "both-moments": both_moments,
     "folded": folded,
+    "folded-difference": folded_difference,
+    "folded-quotient": folded_quotient,
+    "folded-channels-first": lambda x, w, b: folded_channels_first(x.mT, w[:, None], b[:, None]).mT,
     "without-autocast": without_autocast,
     "checkpointed": checkpointed,
     "scripted": scripted,

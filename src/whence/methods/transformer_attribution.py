@@ -64,11 +64,12 @@ def relevance_rulebook(rules: RelevanceRules) -> Rulebook:
         "add": rules(rules.add),
         "shift-by-constant": rules(rules.add_constant),
         "reduce": rules(rules.deep_taylor),
+        "function": rules(rules.deep_taylor),
         "unknown": rules(rules.deep_taylor),
         "selecting": rules(rules.select),
         "softmax": rules.softmax,
     }
-    unchanged = ("norm", "center", "normalise", "gated", "activation", "scale", "shift")
+    unchanged = ("norm", "center", "normalise", "ratio", "gated", "activation", "scale", "shift")
     book |= dict.fromkeys(unchanged, rules.identity)
     book["attention"] = FusedAttentionRule(rules)
     return Rulebook(book, phase=rules.phase, fan_out=rules.fan_out)

@@ -139,7 +139,16 @@ def _goes_around(trace: Trace, output: Node, boundaries: list[Boundary], aside: 
     begun = [*trunks, *(b.node for b in aside)] or [b.node for b in boundaries]
     if not trace.attentions or not begun:
         return False
+    if any(_beside_residuals(trace) & trunk.ancestors() for trunk in trunks):  # a block before the first one known
+        return True
     reached = output.reachable({node.seq for node in begun})
     named = {node_of(source.tensor).seq for source in trace.sources if source.name}
     left = named & reached - {node.seq for node in begun}
     return bool(left) and any(left & node.ancestors() for node in begun)
+
+
+def _beside_residuals(trace: Trace) -> set[int]:
+    """Return, by ``seq``, what attentions made that are part of no residual branch."""
+    known = {i for residual in trace.residuals for i in residual.attentions}
+    outputs = [record.output for i, record in enumerate(trace.attentions) if i not in known]
+    return {node_of(output).seq for output in outputs if output is not None}

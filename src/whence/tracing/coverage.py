@@ -15,6 +15,8 @@ EXACT = {
     "structural", "selecting", "extreme", "identity", "linear", "convolution", "reduce", "scale", "add",
     "shift-by-constant", "center", "discrete",
 }  # fmt: skip
+#: Kinds of operation that are no known part of a Transformer: listed whatever their rule.
+UNVERIFIED = {"function", "ratio", "unknown"}
 
 
 #: the name of a step of the autograd graph that belongs to an operation of torch itself
@@ -27,7 +29,8 @@ class Coverage:
     Attributes:
         seen: how often each operation occurred on a path from the input to the output.
         ruled: the rules by which it was passed; ``"gradient (linear)"`` where the plain gradient is exact.
-        plain: the operations that no rule covers, left to the plain gradient.
+        plain: the operations that no rule covers, left to the plain gradient (under LRP, to its default rule), and
+            those that are no known part of a Transformer, such as an exponential without a softmax.
 
     Example:
         >>> e.coverage.plain
@@ -81,7 +84,7 @@ class Coverage:
             if made.isdisjoint(reached):
                 continue
             self.seen[name] += 1
-            if rule is None and kind not in EXACT:
+            if kind in UNVERIFIED or (rule is None and kind not in EXACT):
                 self.plain[name] += 1
                 continue
             rules.setdefault(name, set()).add("gradient (linear)" if rule is None else rule)

@@ -181,7 +181,9 @@ class Node:
             self.proportional = main.proportional
         elif kind in ("structural", "selecting") and len(self.flows) == 1:
             self.activated = main.activated  # wherever it is moved
-        elif kind in ("activation", "gated", "shift") or (kind == "add" and len({id(n.root) for n in self.flows}) == 1):
+        elif kind in ("activation", "gated", "function", "shift") or (
+            kind == "add" and len({id(n.root) for n in self.flows}) == 1
+        ):
             self._root = main.root
             self.linear = False
             self.activated = True

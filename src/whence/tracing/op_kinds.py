@@ -18,9 +18,11 @@ kind                   operation
 ``gate``               a product of two different functions of the input (a gated unit)
 ``norm``               layer_norm, rms_norm
 ``center``             a tensor minus a statistic of itself (a norm written out)
-``normalise``          a tensor times or over a statistic of itself (a norm written out), any quotient
+``normalise``          a tensor times or over a deviation of itself (a norm written out)
+``ratio``              any other quotient of two tensors that both depend on the input
 ``gated``              an activation of the form x g(x): GELU, SiLU, ReLU, a power
-``activation``         any other elementwise function: tanh, sigmoid, exp
+``activation``         any other elementwise function that is finite everywhere: tanh, sigmoid
+``function``           an elementwise function that is no activation: exp, log, sqrt
 ``reduce``             a mean, a sum, a pooling
 ``selecting``          picking tokens or entries by their place
 ``extreme``            picking entries by their size: maximum, top-k, sorting
@@ -29,6 +31,9 @@ kind                   operation
 ``discrete``           comparisons, arg-max: no derivative
 ``unknown``            everything else
 =====================  ================================================================================
+
+``ratio``, ``function`` and ``unknown`` are no parts of a Transformer by themselves. Coverage lists them, whatever
+their rule.
 """
 
 from __future__ import annotations
@@ -40,7 +45,7 @@ from . import operations as ops
 from .attention_record import in_pieces, map_in
 from .op_call import Call, Classification, map_tensors
 from .recognition.deviation import deviation_in, is_centering
-from .recognition.elementwise import is_elementwise, is_gated, is_identity
+from .recognition.elementwise import function_kind, is_elementwise, is_gated, is_identity
 from .tensor_info import node_of
 
 _BY_NAME: dict[str, str] = {}
@@ -53,6 +58,7 @@ for _kind, _names in {
     "norm": ops.NORMS,
     "gated": ops.GATED,
     "activation": ops.ACTIVATIONS,
+    "function": ops.FUNCTIONS,
     "softmax": ops.SOFTMAX,
     "attention": ops.ATTENTION,
     "identity": ops.IDENTITY,
@@ -82,7 +88,14 @@ def _other(call: Call) -> str:
         return _clipping(call)
     if call.name == "batch_norm" and call.argument(5, "training", False):
         return "unknown"  # its statistics are those of the batch
+    if call.name in ("pow", "float_power") and not _is_whole(call.argument(1, "exponent")):
+        return "function"
     return _BY_NAME.get(call.name) or _elementwise(call)
+
+
+def _is_whole(exponent: object) -> bool:
+    """Return whether a power is a polynomial."""
+    return isinstance(exponent, int | float) and exponent >= 0 and float(exponent).is_integer()
 
 
 def _elementwise(call: Call) -> str:
@@ -100,7 +113,7 @@ def _elementwise(call: Call) -> str:
         with torch.no_grad():
             if not is_elementwise(at, x.detach()):
                 return "unknown"
-            return "gated" if is_gated(at, x) else "activation"
+            return function_kind(at, x)
     except RuntimeError:
         return "unknown"
 
@@ -154,12 +167,12 @@ def _product(call: Call) -> Classification:
     if not b.requires_grad:
         return Classification("scale")
     if not a.requires_grad:
-        return Classification("scale" if call.name == "mul" else "activation")
+        return Classification("scale" if call.name == "mul" else "function")
     statistic = deviation_in(call)
     if statistic is not None:
         node_of(statistic).divides()
     elif call.name == "div":
-        statistic = b
+        return Classification("ratio", b)
     else:  # what was divided by a deviation is multiplied with it again
         statistic = next((t for t in (a, b) if node_of(t).moved_from().deviation), None)
     return Classification("gate" if statistic is None else "normalise", statistic)

@@ -147,9 +147,14 @@ PRODUCTS = {"matmul", "mm", "bmm", "einsum", "mv", "inner", "tensordot", "dot", 
 ACTIVATIONS = {
     "gelu", "silu", "relu", "relu6", "leaky_relu", "elu", "celu", "selu", "mish", "hardswish", "hardtanh",
     "hardsigmoid", "tanh",
-    "sigmoid", "softplus", "softsign", "logsigmoid", "erf", "exp", "expm1", "log", "log1p", "sin", "cos",
-    "square", "abs", "clamp", "clamp_min", "clamp_max", "clip", "threshold", "prelu", "rrelu", "sqrt", "rsqrt",
-    "reciprocal", "nan_to_num", "tanhshrink", "softshrink", "log2", "exp2", "rpow", "ndtr",
+    "sigmoid", "softplus", "softsign", "logsigmoid", "erf", "sin", "cos",
+    "square", "abs", "clamp", "clamp_min", "clamp_max", "clip", "threshold", "prelu", "rrelu",
+    "nan_to_num", "tanhshrink", "softshrink", "ndtr",
+}  # fmt: skip
+#: Elementwise functions that grow exponentially or are not finite everywhere: steps of a softmax, a norm or an
+#: activation, no activation themselves.
+FUNCTIONS = {
+    "exp", "expm1", "exp2", "rpow", "log", "log1p", "log2", "log10", "sqrt", "rsqrt", "reciprocal",
 }  # fmt: skip
 #: f(x) = x * gate(x): the activations of Transformer blocks.
 GATED = {

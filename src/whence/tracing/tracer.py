@@ -43,7 +43,7 @@ from .recognition.elementwise import (
 )
 from .recognition.lookups import lookup
 from .recognition.rewriting import Pattern, rewritten
-from .recognition.softmax import EXPONENTIAL, softmax
+from .recognition.softmax import LOGARITHMIC, softmax
 from .reordering import moved_axes
 from .replay import Recipe
 from .residuals import ResidualList
@@ -489,7 +489,7 @@ class Trace(TorchFunctionMode):
         flows, described = self._described(own)
         constant = call.kind in ("linear", "attention") and call.name not in ops.WEIGHING
         made_of = origins([t for t in call.tensors if not t.requires_grad]) if constant else frozenset[int]()
-        if own.name in EXPONENTIAL:
+        if own.kind == "function" or own.name in LOGARITHMIC:
             self._held += own.traced
         if call.kind not in ELEMENTWISE:
             release_roots(own.tensors)
@@ -535,7 +535,8 @@ class Trace(TorchFunctionMode):
         """Note an operation whose result depends on the input: coverage, readers, residual additions."""
         made = [node_of(t) for t in outputs if t.requires_grad]
         self.coverage.count(made, call.name, call.kind, None if rule is None else rule.name)
-        self._uses(call)
+        if not call.composed:  # its steps were counted
+            self._uses(call)
         if self._early is not None:
             self._early += outputs
         self.residuals.note(call, outputs[0], self._inside)

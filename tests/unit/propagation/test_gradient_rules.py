@@ -278,10 +278,13 @@ def test_a_statistic_that_a_tensor_is_divided_by_is_a_constant(rule):
         gradients_of(f, [X], {"normalise": rule}, lambda x: x / deviation(x, 0.1, center=False))
 
 
-def test_a_narrower_denominator_is_a_constant():
-    book = {"normalise": rules.detach_deviation}
+def test_a_denominator_that_is_no_deviation_is_part_of_a_ratio():
+    """It keeps its plain gradient, unless a rulebook has a rule for ratios."""
     narrow = lambda b: 2 + b.abs().sum(-1, keepdim=True)  # noqa: E731
-    gradients_of(lambda a, b: a / narrow(b), [X, X + 1], book, lambda a, b: a / narrow(b).detach())
+    given = [X, X + 1]
+    gradients_of(lambda a, b: a / narrow(b), given, {"normalise": rules.detach_deviation}, lambda a, b: a / narrow(b))
+    book = {"ratio": rules.detach_deviation}
+    gradients_of(lambda a, b: a / narrow(b), given, book, lambda a, b: a / narrow(b).detach())
 
 
 def test_a_denominator_of_the_same_size_is_a_gate():

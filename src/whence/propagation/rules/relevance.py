@@ -140,8 +140,8 @@ class RelevanceRules:
             >>> rules = RelevanceRules()
             >>> rules.composite({"linear": rules.layer(gamma), "convolution": rules.layer(flat)})
         """
-        sums = ("add", "shift-by-constant", "shift", "reduce", "unknown")
-        unchanged = ("norm", "center", "normalise", "gated", "activation", "scale", "softmax")
+        sums = ("add", "shift-by-constant", "shift", "reduce", "function", "unknown")
+        unchanged = ("norm", "center", "normalise", "ratio", "gated", "activation", "scale", "softmax")
         book: dict[str, Rule] = {
             **dict.fromkeys(("linear", "convolution"), self.layer(epsilon)),
             **dict.fromkeys(sums, self(self.deep_taylor)),
@@ -161,7 +161,7 @@ class RelevanceRules:
     def _bypass(self, call: Call) -> RuleResult:
         main = max((t for t in call.traced if t is not call.statistic), key=Tensor.numel)
         out: Tensor = Bypass.apply(self.phase, main, call.run())
-        return RuleResult(out, saved=(out,))
+        return RuleResult(out, frozenset(id(t) for t in call.traced if t is not main), saved=(out,))
 
     @property
     def softmax(self) -> Rule:

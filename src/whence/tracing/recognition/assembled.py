@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..node import Node
 from ..op_call import Call, tensors_in
-from ..replay import restored
+from ..replay import evaluate, restored, sample
 from ..tensor_info import node_of
 
 Usual = Callable[[], Any]
@@ -51,7 +51,7 @@ def stacked_slices(call: Call) -> Usual | None:
     while left:
         origin = _sliced_from(left[0])
         count = 0 if origin is None else origin.shape[dim] if len(origin.shape) == left[0].dim() + 1 else 0
-        if origin is not None and 1 < count <= len(left) and all(_sliced_from(t) is origin for t in left[:count]):
+        if origin is not None and 1 < count <= len(left) and _is_whole(left[:count], origin, dim):
             parts.append(origin)
             left = left[count:]
         else:
@@ -64,6 +64,15 @@ def stacked_slices(call: Call) -> Usual | None:
         return torch.clone(wide[0]) if len(wide) == 1 else torch.cat(wide, dim)
 
     return run
+
+
+def _is_whole(slices: list[Tensor], origin: Node, dim: int) -> bool:
+    """Return whether some slices are all of a tensor, in order, whatever its values."""
+    if any(_sliced_from(t) is not origin for t in slices):
+        return False
+    value = sample(origin)
+    with torch.no_grad():
+        return torch.equal(torch.stack([evaluate(node_of(t), {origin: value}) for t in slices], dim), value)
 
 
 def _sliced_from(tensor: Tensor) -> Node | None:

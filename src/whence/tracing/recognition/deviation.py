@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from ..node import Node
 from ..op_call import Call
-from ..replay import Recipe, UnknownFunctionError, dominator, evaluate, region, remembered, same, sample
+from ..replay import Recipe, UnknownFunctionError, dominator, evaluate, region, remembered, restored, same, sample
 
 #: factors at which functions are compared: large enough that the constants added to variances do not matter
 LARGE = 2.0**12
@@ -97,6 +98,53 @@ def _stays(call: Call, root: Node) -> bool:
             return bool(here.any()) and same(there.double(), here.double(), TOLERANCE)
     except (UnknownFunctionError, RuntimeError):
         return False
+
+
+def folded(call: Call) -> Callable[[], Tensor] | None:
+    """Return a norm whose mean is folded into its bias, ``x s + (b - mean s)``, as ``(x - mean) s + b``.
+
+    With the deviation ``s`` given, it is an affine function of ``x``: 0 gives the bias, another value the weight.
+    """
+    pairs = zip(call.tensors, call.nodes, strict=True)
+    known = {id(t): node for t, node in pairs if node is not None and t.requires_grad}
+    nodes = list(known.values())
+    root = dominator(nodes) if len(nodes) == 2 and not call.inplace else None
+    if root is None or root in nodes or root.tensor is None or root.tensor.is_meta:
+        return None
+    inner = {node.seq: node for end in nodes for node in region(end, root)}.values()
+    scale = next((node for node in inner if node.deviation), None)
+    if scale is None or any(node.weighted for node in inner):
+        return None
+    recipe = Recipe.of(call, known, 0)
+    try:
+        with torch.no_grad():
+            return _as_norm(root, scale, lambda x, s: recipe.run(partial(evaluate, given={root: x, scale: s})))
+    except (UnknownFunctionError, RuntimeError):
+        return None
+
+
+def _as_norm(root: Node, scale: Node, function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[], Tensor] | None:
+    """Return a function of a tensor and its deviation as a centred tensor times or over the deviation, with weights."""
+    x, s = root.tensor, sample(scale).abs() + 1
+    assert x is not None
+    bias = function(torch.zeros_like(x), s)
+    divisions: tuple[Callable[..., Tensor], ...] = (torch.mul, torch.div)
+    for dim, divide in product((x.dim() - 1, 1), divisions):
+        signs = 1.0 - 2.0 * (torch.arange(x.shape[dim], device=x.device) % 2)
+        values = signs.to(x.dtype).reshape([-1 if d == dim else 1 for d in range(x.dim())]).expand_as(x)
+        normalised = divide(values - values.mean(dim, keepdim=True), s)
+        weight = (function(values, s) - bias) / normalised if normalised.shape == bias.shape else normalised
+        first = [slice(None) if d == dim else slice(0, 1) for d in range(x.dim())]
+        if weight.shape == bias.shape and all(same(t[first].expand_as(t), t, 1e-4) for t in (weight, bias)):
+            return partial(_norm, x, scale, dim, divide, weight[first].squeeze(), bias[first].squeeze())
+    return None
+
+
+def _norm(x: Tensor, scale: Node, dim: int, divide: Callable[..., Tensor], weight: Tensor, bias: Tensor) -> Tensor:
+    made = divide(x - x.mean(dim, keepdim=True), restored(scale))
+    if dim == x.dim() - 1:
+        return made * weight + bias
+    return (made.movedim(dim, -1) * weight + bias).movedim(-1, dim)
 
 
 def own_statistics(call: Call) -> Callable[[], Any] | None:

@@ -27,9 +27,13 @@ JOINING = {
     "masked_fill", "atan2", "xlogy",
 }  # fmt: skip
 #: kinds of operations that are elementwise functions, or copy
-ELEMENTWISE = {"scale", "shift", "shift-by-constant", "activation", "gated", "identity", "structural", "discrete"}
+ELEMENTWISE = {
+    "scale", "shift", "shift-by-constant", "activation", "gated", "function", "identity", "structural", "discrete",
+}  # fmt: skip
 #: how far the argument is scaled to find out whether an activation grows with it
 FAR = 2.0**10
+#: where to find out whether a function is finite everywhere, and grows no faster than a polynomial
+LARGE = 2.0**7
 
 
 def keep_root(tensor: Tensor, node: Node) -> None:
@@ -73,7 +77,14 @@ def is_activation(call: Call) -> bool:
     nodes = functions(call)
     if call.name in JOINING and len(nodes) > 1:
         return call.name not in ("add", "sub") or any(not node.linear for node in nodes)
-    return any(node.shifted for node in nodes) or _shifts(call)
+    return any(node.shifted or _is_unfinished(node) for node in nodes) or _shifts(call)
+
+
+def _is_unfinished(node: Node) -> bool:
+    """Return whether the last function on the way to a tensor from its root is no activation: an exponential."""
+    while node is not node.root and len(node.flows) == 1 and node.kind not in ("function", "activation", "gated"):
+        node = node.flows[0]
+    return node.kind == "function" and node is not node.root
 
 
 def _shifts(call: Call) -> bool:
@@ -107,6 +118,8 @@ def activation(call: Call, value: Tensor) -> Call | None:
             kind = _kind(call, at, x)
     except (UnknownFunctionError, RuntimeError):
         return None
+    if kind == "function":
+        return None
     return Call(
         call.name, kind, functools.partial(_valued, value, at), (x,), {}, call.batch, [x], [root], [x], composed=True
     )
@@ -136,7 +149,7 @@ def stacked_activation(call: Call) -> Call | None:
             value = at(x.detach())
             if value.shape != x.shape or not is_elementwise(at, x.detach()) or is_identity(at, x):
                 return None
-            kind = "gated" if is_gated(at, x) else "activation"
+            kind = function_kind(at, x)
     except (UnknownFunctionError, RuntimeError):
         return None
     return Call(
@@ -155,7 +168,7 @@ def _kind(call: Call, at: Callable[[Tensor], Tensor], x: Tensor) -> str:
         return "gated"
     if not x.is_meta and is_identity(at, x):
         return "identity"
-    return "gated" if is_gated(at, x) else "activation"
+    return function_kind(at, x)
 
 
 def _is_zero_at_zero(function: Callable[[Tensor], Tensor], x: Tensor) -> bool:
@@ -181,6 +194,21 @@ def is_identity(function: Callable[[Tensor], Tensor], x: Tensor) -> bool:
     """Return whether an elementwise function leaves all values as they are."""
     size = FAR * max(float(x.detach().double().abs().max()), 1.0)
     return all(bool((function(torch.full_like(x, c)) == c).all()) for c in (size, -size))
+
+
+def function_kind(function: Callable[[Tensor], Tensor], x: Tensor) -> str:
+    """Return what an elementwise function is: ``x g(x)``, another activation, or none."""
+    return "function" if not _is_tame(function, x) else "gated" if is_gated(function, x) else "activation"
+
+
+def _is_tame(function: Callable[[Tensor], Tensor], x: Tensor) -> bool:
+    """Return whether an elementwise function is finite everywhere and grows no faster than a polynomial."""
+    if x.is_meta:
+        return True
+    at = {c: function(torch.full_like(x, c, dtype=torch.float64)).abs() for c in (0.0, LARGE, -LARGE)}
+    far = {c: function(torch.full_like(x, 2 * c, dtype=torch.float64)).abs() for c in (LARGE, -LARGE)}
+    finite = all(bool(value.isfinite().all()) for value in (*at.values(), *far.values()))
+    return finite and all(bool((far[c] <= 16 * at[c].clamp(min=LARGE)).all()) for c in far)
 
 
 def is_gated(function: Callable[[Tensor], Tensor], x: Tensor) -> bool:

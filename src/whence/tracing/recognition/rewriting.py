@@ -21,7 +21,7 @@ from ..tensor_info import node_of
 from . import assembled, elementwise, products
 from .constant_maps import constant_features, usual_map
 from .contraction import pairwise, separate
-from .deviation import own_statistics
+from .deviation import folded, own_statistics
 from .joined_attention import joined
 from .sums import COMPLETING, usual_sum
 
@@ -170,6 +170,7 @@ _PATTERNS: list[tuple[set[str], Pattern]] = [
     ({"where"}, _one_branch),
     ({"where"}, _masked_product),
     ({"add", "sub"}, elementwise.constant_multiple),
+    ({"add", "sub"}, folded),
     ({"mul", "div"}, elementwise.regrouped),
     ({"mul"}, elementwise.shifted_gate),
     ({"prod"}, _multiplied),

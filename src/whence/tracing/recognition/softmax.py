@@ -15,8 +15,9 @@ from ..node import Node
 from ..op_call import Call
 from ..replay import Recipe, UnknownFunctionError, dominator, evaluate, region
 
-#: operations whose operand is kept until the next residual addition: a softmax may be a function of it
-EXPONENTIAL = {"exp", "exp2", "log_softmax", "logsumexp"}
+#: operations whose operand is kept until the next residual addition, as that of every exponential: a softmax may be a
+#: function of it
+LOGARITHMIC = {"log_softmax", "logsumexp"}
 #: how far sums may be from 1
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 
@@ -72,8 +73,11 @@ def _scores(node: Node) -> Node | None:
 
 def _without_shift(root: Node) -> Node:
     """Return the scores that an exponential was taken of, without what was subtracted from all of them."""
-    if root.name in ("exp", "exp2") and root.flows:
-        scores = root.flows[0]
+    taken = root
+    while taken.kind == "scale" and len(taken.flows) == 1:  # a mask of zeros
+        taken = taken.flows[0]
+    if taken.kind == "function" and taken.flows:
+        scores = taken.flows[0]
         while _is_shifted(scores):
             further = dominator(scores.flows)
             if further is None or further.numel != scores.numel or further.tensor is None:

@@ -47,13 +47,20 @@ def usual_sum(call: Call) -> Callable[[], Tensor] | None:
 
 def _sum_of(call: Call, nodes: list[Node]) -> Callable[[], Tensor] | None:
     """Return a sum of some tensors, or combinations of them, in its usual form."""
-    found = _summands(nodes, through=len(nodes) == 1 and call.name in ("mul", "div", "neg", *ops.LAYOUT))
-    if found is None:
-        return _bias_moved(call)
-    parts, joins = found
+    through = len(nodes) == 1 and call.name in ("mul", "div", "neg", *ops.LAYOUT)
+    for whole in (False, True):
+        found = _summands(nodes, through, whole)
+        form = None if found is None else _usual_form(call, nodes, *found)
+        if form is not None:
+            return form
+    return _bias_moved(call)
+
+
+def _usual_form(call: Call, nodes: list[Node], parts: list[Node], joins: bool) -> Callable[[], Tensor] | None:
+    """Return a combination of one or two tensors as a copy or a sum; ``None`` if it is none, or has that form."""
     if call.name in ("add", "sub"):
         if call.name == "add" and "alpha" not in call.kwargs and {p.seq for p in parts} == {n.seq for n in nodes}:
-            return _bias_moved(call)
+            return None
     elif (not joins and len(nodes) < 2) or (len(parts) == 1 and call.name in SELECTING):
         return None
     if len(parts) == 2 and parts[1].between(parts[0]) is None:  # no residual connection
@@ -86,12 +93,14 @@ def _undoes(call: Call, node: Node, parts: list[Node], shape: torch.Size) -> boo
     return _shape_of_sum(call, [node]) is None
 
 
-def _summands(nodes: list[Node], through: bool) -> tuple[list[Node], bool] | None:
+def _summands(nodes: list[Node], through: bool, whole: bool = False) -> tuple[list[Node], bool] | None:
     """Return the one or two tensors that others are combined of, and whether they are joined on the way.
 
     Args:
         nodes: the tensors.
         through: whether the first of them is taken apart even if it is a residual sum.
+        whole: whether tensors that several operations read are not taken apart: the input of a block is one tensor,
+            whatever it was put together from.
     """
     parts: dict[int, Node] = {}
     joins = False
@@ -102,7 +111,7 @@ def _summands(nodes: list[Node], through: bool) -> tuple[list[Node], bool] | Non
         if node.seq in seen:
             continue
         seen.add(node.seq)
-        if _combines(node) and (not node.residual or (through and node is nodes[0])):
+        if _combines(node) and not (whole and _is_one(node)) and (not node.residual or (through and node is nodes[0])):
             joins = joins or len(node.flows) > 1
             stack += node.flows
         else:
@@ -110,6 +119,14 @@ def _summands(nodes: list[Node], through: bool) -> tuple[list[Node], bool] | Non
         if len(parts) > 2 or len(seen) > REACH:
             return None
     return [parts[seq] for seq in sorted(parts)], joins
+
+
+def _is_one(node: Node) -> bool:
+    """Return whether several operations read a tensor, or it is put together from tensors that nothing else reads."""
+    if node.linear_uses + node.other_uses > 1:
+        return True
+    parts = [part.layout() for part in node.flows] if node.name in ("cat", "stack") else []
+    return len(parts) > 1 and all(part.linear_uses + part.other_uses < 2 for part in parts)
 
 
 def _combines(node: Node) -> bool:
