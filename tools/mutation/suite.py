@@ -50,7 +50,7 @@ AROUND = (
     "unit/methods/test_flash_trace.py",
     "unit/methods/test_perturbation.py",
     "unit/propagation/test_weight_abs_cache.py",
-    "unit/tracing/test_checkpointing.py",
+    "unit/runs/test_checkpointing.py",
     "unit/test_errors.py",
     "unit/_utils/test_type_checks.py",
     "unit/runs/test_token_streams.py",

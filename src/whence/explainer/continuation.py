@@ -14,7 +14,7 @@ from .._utils.type_checks import require_positive
 from ..errors import InputError, ModelError
 from ..inputs.text import TextReader, token_limit
 from ..results.input_origin import Span, TextOrigin
-from ..tracing.eval_mode import undisturbed
+from ..runs.eval_mode import undisturbed
 from .chat_template import CharSpans
 
 START = "decoder_start_token_id"

@@ -26,10 +26,10 @@ from ..readout.block_relevance import BlockRelevance
 from ..runs.boundaries import HeadRelevance
 from ..runs.forward import forwarded
 from ..runs.model_inputs import Inputs, each, prepare, sample_of
+from ..runs.nonfinite import first_bad_value
 from ..runs.padding import zeroed
 from ..runs.run import Run
 from ..targets.specs import Every, OneTarget, Target, parse_target
-from ..tracing.nonfinite import first_bad_value
 from .assemble import assemble
 
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from . import einsum_axes
+from .operations import spec
 
 
 class Part(NamedTuple):
@@ -89,21 +90,6 @@ class Axis:
 Dim = tuple[Axis, ...]
 Axes = tuple[Dim, ...]
 Known = tuple[Axes, Sequence[int]]  # the axes of a tensor and its shape
-
-PERMUTING = {
-    "transpose", "permute", "movedim", "moveaxis", "swapaxes", "swapdims", "T", "t", "mT", "H", "mH", "adjoint",
-}  # fmt: skip
-RESHAPING = {"view", "reshape", "flatten", "unflatten", "view_as", "reshape_as", "squeeze", "unsqueeze"}
-REDUCING = {"mean", "sum", "amax", "amin", "var", "std", "norm", "vector_norm", "prod", "logsumexp", "argmax"}
-SPLITTING = {"split", "chunk", "tensor_split", "split_with_sizes", "unbind"}
-CREATING = {
-    "new_zeros", "new_ones", "new_full", "new_empty", "new_tensor", "zeros_like", "ones_like", "full_like",
-    "empty_like", "rand_like", "randn_like",
-}  # fmt: skip
-EXPANDING = {"expand", "expand_as", "broadcast_to", "repeat", "tile"}
-CONVOLVING = {
-    "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolution",
-}  # fmt: skip
 
 
 def fresh(size: int) -> Dim:
@@ -323,11 +309,12 @@ def follow(
         batch: the batch axis.
     """
     out = shapes[0]
-    if name in CREATING:  # a tensor of the same shape is not made of the same tokens
+    rule = spec(name).axes
+    if rule == "created":  # a tensor of the same shape is not made of the same tokens
         return [guess(s, (), batch) for s in shapes]
-    if name in SPLITTING:
+    if rule == "split":
         return _split(name, *known[0], shapes, args, kwargs)
-    found = _FOLLOWED.get(name, _elementwise)(Step(name, func, args, kwargs, known, out, batch))
+    found = _RULES[rule](Step(name, func, args, kwargs, known, out, batch))
     if found is None or len(found) != len(out):
         return [guess(s, known, batch) for s in shapes]
     if not all(found):
@@ -354,17 +341,25 @@ class Step(NamedTuple):
 def _elementwise(step: Step) -> Axes | None:
     axes, shape = step.known[0]
     out = step.out
-    batch = step.batch
-    if step.name in REDUCING and len(out) < len(shape):
-        kept = _distinct(step.func, len(axes), step.args[1:], step.kwargs) if out else ()
-        return tuple(axes[i] for i in kept)
-    if shape == out and all(axes) and step.name not in EXPANDING:
+    if shape == out and all(axes):
         return axes
-    if step.name not in EXPANDING and not _fits(out, step.known):
-        return None
+    return broadcast(out, step.known) if _fits(out, step.known) else None
+
+
+def _reduced(step: Step) -> Axes | None:
+    axes, shape = step.known[0]
+    if len(step.out) == len(shape):  # the dimension is kept
+        return _elementwise(step)
+    kept = _distinct(step.func, len(axes), step.args[1:], step.kwargs) if step.out else ()
+    return tuple(axes[i] for i in kept)
+
+
+def _expanded(step: Step) -> Axes:
+    axes = step.known[0][0]
+    out, batch = step.out, step.batch
     found = broadcast(out, step.known)
     same = len(axes) < len(out) or not axes[0] if out else False
-    if step.name in EXPANDING and same and out[0] == batch.size and not any(batch in dim for dim in found):
+    if same and out[0] == batch.size and not any(batch in dim for dim in found):
         found = ((batch,), *found[1:])  # one for every sample, of what was the same for all
     return found
 
@@ -515,23 +510,26 @@ def _concatenated(parts: Sequence[Part]) -> Dim:
     return (found or made,)
 
 
-#: where axes go in each operation; in others they stay where they are, and are broadcast
-_FOLLOWED: dict[str, Callable[[Step], Axes | None]] = {
-    **dict.fromkeys(PERMUTING, _permuted),
-    **dict.fromkeys(RESHAPING, lambda step: reshape(step.known[0][0], step.out)),
-    "getitem": lambda step: _getitem(*step.known[0], step.args[1], step.batch),
-    **dict.fromkeys(("matmul", "mm", "bmm"), lambda step: _matmul(step.out, step.known)),
-    "addmm": lambda step: _matmul(step.out, step.known[1:]),
+#: where axes go, by the rule that the table of operations names; without one they stay where they are, broadcast
+_RULES: dict[str, Callable[[Step], Axes | None]] = {
+    "": _elementwise,
+    "reduced": _reduced,
+    "expanded": _expanded,
+    "permuted": _permuted,
+    "reshaped": lambda step: reshape(step.known[0][0], step.out),
+    "indexed": lambda step: _getitem(*step.known[0], step.args[1], step.batch),
+    "product": lambda step: _matmul(step.out, step.known),
+    "sum_of_product": lambda step: _matmul(step.out, step.known[1:]),
     "einsum": lambda step: einsum_axes.follow(step.args[0], step.known),
-    **dict.fromkeys(("linear", "embedding"), _linear),
-    "scaled_dot_product_attention": lambda step: (*step.known[0][0][:-1], step.known[2][0][-1]),
-    **dict.fromkeys(CONVOLVING, _convolved),
-    "select": _selected,
-    "narrow": _narrowed,
-    "cat": _cat,
-    "view_as_complex": lambda step: step.known[0][0][:-1],
-    "view_as_real": lambda step: (*step.known[0][0], fresh(2)),
-    "stack": _stacked,
-    "repeat_interleave": _repeated,
-    "unfold": _unfolded,
+    "linear": _linear,
+    "attended": lambda step: (*step.known[0][0][:-1], step.known[2][0][-1]),
+    "convolved": _convolved,
+    "selected": _selected,
+    "narrowed": _narrowed,
+    "joined": _cat,
+    "as_complex": lambda step: step.known[0][0][:-1],
+    "as_real": lambda step: (*step.known[0][0], fresh(2)),
+    "stacked": _stacked,
+    "repeated": _repeated,
+    "unfolded": _unfolded,
 }

@@ -48,26 +48,6 @@ from .recognition.deviation import deviation_in, is_centering
 from .recognition.elementwise import function_kind, is_elementwise, is_gated, is_identity
 from .tensor_info import node_of
 
-_BY_NAME: dict[str, str] = {}
-for _kind, _names in {
-    "structural": ops.STRUCTURAL,
-    "selecting": ops.SELECTING,
-    "extreme": ops.EXTREMES,
-    "linear": ops.LINEAR,
-    "convolution": ops.CONVOLUTIONS,
-    "norm": ops.NORMS,
-    "gated": ops.GATED,
-    "activation": ops.ACTIVATIONS,
-    "function": ops.FUNCTIONS,
-    "softmax": ops.SOFTMAX,
-    "attention": ops.ATTENTION,
-    "identity": ops.IDENTITY,
-    "reduce": ops.REDUCING,
-    "discrete": ops.DISCRETE,
-}.items():
-    for _name in _names:
-        _BY_NAME.setdefault(_name, _kind)
-
 
 def classified(call: Call) -> Classification:
     """Return the kind of an operation, and which operand is a statistic of the other or an attention map."""
@@ -90,7 +70,7 @@ def _other(call: Call) -> str:
         return "unknown"  # its statistics are those of the batch
     if call.name in ("pow", "float_power") and not _is_whole(call.argument(1, "exponent")):
         return "function"
-    return _BY_NAME.get(call.name) or _elementwise(call)
+    return ops.spec(call.name).kind or _elementwise(call)
 
 
 def _is_whole(exponent: object) -> bool:
@@ -132,7 +112,7 @@ def _collects(call: Call) -> bool:
 def _clipping(call: Call) -> str:
     """A function that leaves its argument as it is, between bounds: ReLU, if it is 0 at 0 and grows."""
     x = call.traced[0]
-    other = _BY_NAME[call.name]
+    other = ops.spec(call.name).kind
     if not x.is_floating_point() or x.is_meta or any(_varies(t) for t in call.tensors if t is not x):
         return other
 

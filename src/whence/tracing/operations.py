@@ -9,12 +9,9 @@ per call; this module holds what can be said by name alone.
 from __future__ import annotations
 
 import functools
-import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import torch
-import torch.nn.functional as F  # noqa: N812  # as everywhere in torch code
 from torch import Tensor
 
 
@@ -82,291 +79,144 @@ PASSIVE = {
     "_nested_tensor_from_mask_left_aligned",
 }  # fmt: skip
 
-#: Move, select or repeat entries: linear, each output entry is one input entry. Exact under the plain gradient.
-STRUCTURAL = {
-    "view", "reshape", "flatten", "unflatten", "view_as", "reshape_as", "squeeze", "unsqueeze", "transpose", "permute",
-    "movedim", "moveaxis", "swapaxes", "swapdims", "T", "t", "mT", "H", "mH", "adjoint", "contiguous", "clone",
-    "expand", "expand_as", "broadcast_to", "repeat", "tile", "repeat_interleave", "cat", "stack", "split", "chunk",
-    "tensor_split", "split_with_sizes", "unbind", "narrow", "roll", "flip", "fliplr", "flipud",
-    "unfold", "pad", "gather", "take_along_dim",
-    "masked_fill", "masked_scatter", "where", "masked_select", "index_copy", "index_put", "scatter", "index_fill",
-    "copy", "setitem", "to", "float", "double", "half", "bfloat16", "type", "type_as", "cpu", "cuda", "detach", "alias",
-    "data", "fill", "zero", "tril", "triu", "diagonal", "as_strided", "hstack", "vstack", "atleast_2d", "ravel",
-    "pixel_shuffle", "pixel_unshuffle", "vsplit", "hsplit", "dsplit", "rot90", "real", "pin_memory", "diag_embed",
-    "index_add", "scatter_add", "slice_scatter", "select_scatter", "view_as_real", "view_as_complex",
-    "complex", "imag",
-}  # fmt: skip
 
-#: Copy a tensor, at most into another type.
-COPYING = {
-    "to",
-    "float",
-    "double",
-    "type_as",
-    "contiguous",
-    "clone",
-    "bfloat16",
-    "half",
-    "alias",
-    "type",
-    "cpu",
-    "cuda",
+class OpSpec(NamedTuple):
+    """What is known of a torch function by its name alone: one row of the table below.
+
+    Attributes:
+        kind: its kind (see :mod:`whence.tracing.op_kinds`); empty where that depends on its operands.
+        axes: which rule of :mod:`whence.tracing.axes` gives the axes of its output; empty: they are those of its
+            operands, broadcast.
+        traits: what else is true of it, such as ``copies`` or ``clips``.
+    """
+
+    kind: str = ""
+    axes: str = ""
+    traits: frozenset[str] = frozenset()
+
+
+#: The table of operations: kind, axis rule, traits, and the names of which they hold. A name stands in one row.
+_ROWS: list[tuple[str, str, str, str]] = [
+    # Move, select or repeat entries: linear, each output entry is one input entry. Exact under the plain gradient.
+    ("structural", "permuted", "layout", "transpose permute movedim moveaxis swapaxes swapdims T t mT"),
+    ("structural", "permuted", "", "H mH adjoint"),
+    ("structural", "reshaped", "layout", "view reshape flatten unflatten view_as reshape_as squeeze unsqueeze"),
+    ("structural", "expanded", "", "expand expand_as broadcast_to repeat tile"),
+    ("structural", "repeated", "", "repeat_interleave"),
+    ("structural", "joined", "joins", "cat"),
+    ("structural", "stacked", "joins", "stack"),
+    ("structural", "", "joins", "hstack vstack"),
+    ("structural", "split", "", "split chunk tensor_split split_with_sizes unbind"),
+    ("structural", "narrowed", "", "narrow"),
+    ("structural", "unfolded", "", "unfold"),
+    ("structural", "as_complex", "", "view_as_complex"),
+    ("structural", "as_real", "", "view_as_real"),
+    ("structural", "", "copies", "to float double half bfloat16 type type_as contiguous clone alias cpu cuda"),
+    (
+        "structural",
+        "",
+        "moves",
+        "flip fliplr flipud roll rot90 gather take_along_dim scatter index_copy index_put setitem",
+    ),
+    ("structural", "", "moves", "copy slice_scatter select_scatter"),
+    ("structural", "", "adds", "index_add scatter_add"),
+    (
+        "structural",
+        "",
+        "",
+        "pad masked_fill masked_scatter where masked_select index_fill detach data fill zero tril triu",
+    ),
+    (
+        "structural",
+        "",
+        "",
+        "diagonal as_strided atleast_2d ravel pixel_shuffle pixel_unshuffle vsplit hsplit dsplit real",
+    ),
+    ("structural", "", "", "pin_memory diag_embed complex imag"),
+    # Pick a slice or one entry: as above, but what is not picked gets no relevance.
+    ("selecting", "indexed", "moves", "getitem"),
+    ("selecting", "selected", "", "select"),
+    ("selecting", "", "moves", "index_select"),
+    ("extreme", "reduced", "", "amax amin"),
+    ("extreme", "", "clips", "maximum minimum"),
+    ("extreme", "", "", "max min topk sort max_pool2d max_pool1d adaptive_max_pool2d kthvalue median"),
+    # Weighted sums with a weight argument, perhaps a bias; or with fixed weights and no bias.
+    ("linear", "linear", "", "linear"),
+    ("linear", "sum_of_product", "", "addmm"),
+    ("linear", "", "", "batch_norm"),
+    ("convolution", "convolved", "", "conv1d conv2d conv3d conv_transpose1d conv_transpose2d"),
+    ("", "convolved", "", "conv_transpose3d convolution"),
+    ("", "linear", "", "embedding"),
+    ("reduce", "reduced", "", "sum mean"),
+    ("reduce", "", "", "avg_pool cumsum interpolate upsample nansum trapezoid fold"),
+    ("", "reduced", "", "var std norm vector_norm prod logsumexp"),
+    # Products of two tensors; linear where one of them is a constant.
+    ("", "product", "product", "matmul mm bmm"),
+    ("", "einsum", "product", "einsum"),
+    ("", "", "product", "mv inner tensordot dot _grouped_mm"),
+    # Elementwise functions of one tensor: f(x) = x g(x), the activations of Transformer blocks; others that are finite
+    # everywhere; and those that are steps of a softmax, a norm or an activation, no activation themselves.
+    ("gated", "", "", "gelu silu relu relu6 leaky_relu mish hardswish prelu pow elu celu selu rrelu tanhshrink"),
+    ("gated", "", "", "softshrink hardshrink float_power"),
+    ("activation", "", "clips", "clamp clamp_min clamp_max clip threshold nan_to_num hardtanh"),
+    ("activation", "", "", "hardsigmoid tanh sigmoid softplus softsign logsigmoid erf sin cos square abs ndtr"),
+    ("function", "", "", "exp expm1 exp2 rpow log log1p log2 log10 sqrt rsqrt reciprocal"),
+    ("norm", "", "", "layer_norm rms_norm"),
+    ("softmax", "", "", "softmax _safe_softmax"),
+    ("attention", "attended", "", "scaled_dot_product_attention"),
+    ("identity", "", "", "dropout alpha_dropout feature_dropout dropout1d dropout2d dropout3d identity"),
+    ("identity", "", "", "feature_alpha_dropout"),
+    # Comparisons and the like: their result carries no gradient by nature.
+    ("discrete", "", "compares", "eq ne lt le gt ge __eq__ __ne__ __lt__ __le__ __gt__ __ge__ isnan isinf isfinite"),
+    ("discrete", "", "compares", "sign logical_not"),
+    ("discrete", "created", "", "zeros_like ones_like full_like empty_like rand_like randn_like new_zeros new_ones"),
+    ("discrete", "created", "", "new_full new_empty new_tensor"),
+    ("discrete", "reduced", "", "argmax"),
+    (
+        "discrete",
+        "",
+        "",
+        "argmin argsort any all floor ceil round nonzero allclose equal long int bool one_hot bernoulli",
+    ),
+    ("discrete", "", "", "is_nonzero result_type can_cast broadcast_tensors isin logical_and searchsorted"),
+]
+
+OPERATIONS: dict[str, OpSpec] = {
+    name: OpSpec(kind, axes, frozenset(traits.split())) for kind, axes, traits, names in _ROWS for name in names.split()
 }
+_UNKNOWN = OpSpec()
 
-#: Leave a tensor as it is between bounds.
-CLIPPING = {"clamp", "clamp_min", "clamp_max", "clip", "threshold", "nan_to_num", "hardtanh", "maximum", "minimum"}
 
-#: Lay out all entries of a tensor in another shape or order of dimensions.
-LAYOUT = {
-    "view", "reshape", "flatten", "unflatten", "view_as", "reshape_as", "squeeze", "unsqueeze", "transpose", "permute",
-    "movedim", "moveaxis", "swapaxes", "swapdims", "T", "t", "mT",
-}  # fmt: skip
+def spec(name: str) -> OpSpec:
+    """Return the row of an operation, by its canonical name."""
+    return OPERATIONS.get(name, _UNKNOWN)
 
-#: Pick a stretch or one entry: as above, but what is not picked gets no relevance.
-SELECTING = {"getitem", "select", "index_select"}
-EXTREMES = {"max", "amax", "amin", "min", "topk", "sort", "max_pool2d", "max_pool1d", "adaptive_max_pool2d", "maximum",
-            "minimum", "kthvalue", "median"}  # fmt: skip
 
-#: Weighted sums with fixed weights and no bias.
-REDUCING = {"sum", "mean", "avg_pool", "cumsum", "interpolate", "upsample", "nansum", "trapezoid", "fold"}
+def with_trait(trait: str) -> frozenset[str]:
+    """Return the names of the operations with a trait."""
+    return frozenset(name for name, row in OPERATIONS.items() if trait in row.traits)
 
-#: Weighted sums with a weight argument, perhaps a bias.
-LINEAR = {"linear", "addmm", "batch_norm"}
-CONVOLUTIONS = {"conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d"}
+
+def of_kind(kind: str) -> frozenset[str]:
+    """Return the names of the operations that are of a kind whatever their operands."""
+    return frozenset(name for name, row in OPERATIONS.items() if row.kind == kind)
+
+
+COPYING = with_trait("copies")  # copy a tensor, at most into another type
+CLIPPING = with_trait("clips")  # leave a tensor as it is between bounds
+LAYOUT = with_trait("layout")  # lay out all entries of a tensor in another shape or order of dimensions
+SCATTERING = with_trait("adds")  # add entries at given places
+PRODUCTS = with_trait("product")  # products of two tensors
+COMPARING = with_trait("compares")  # compare a tensor with a number, element by element
+CONVOLUTIONS = of_kind("convolution")
+ATTENTION = of_kind("attention")
+IDENTITY = of_kind("identity")
 
 #: Where an operation with weights has its input.
 WEIGHING = {
     **dict.fromkeys(("linear", "batch_norm", "layer_norm", "rms_norm", *CONVOLUTIONS, "embedding"), 0),
     "addmm": 1,
 }
-
-#: Products of two tensors; linear where one of them is a constant.
-PRODUCTS = {"matmul", "mm", "bmm", "einsum", "mv", "inner", "tensordot", "dot", "_grouped_mm"}
-
-#: Elementwise functions of one tensor.
-ACTIVATIONS = {
-    "gelu", "silu", "relu", "relu6", "leaky_relu", "elu", "celu", "selu", "mish", "hardswish", "hardtanh",
-    "hardsigmoid", "tanh",
-    "sigmoid", "softplus", "softsign", "logsigmoid", "erf", "sin", "cos",
-    "square", "abs", "clamp", "clamp_min", "clamp_max", "clip", "threshold", "prelu", "rrelu",
-    "nan_to_num", "tanhshrink", "softshrink", "ndtr",
-}  # fmt: skip
-#: Elementwise functions that grow exponentially or are not finite everywhere: steps of a softmax, a norm or an
-#: activation, no activation themselves.
-FUNCTIONS = {
-    "exp", "expm1", "exp2", "rpow", "log", "log1p", "log2", "log10", "sqrt", "rsqrt", "reciprocal",
-}  # fmt: skip
-#: f(x) = x * gate(x): the activations of Transformer blocks.
-GATED = {
-    "gelu", "silu", "relu", "relu6", "leaky_relu", "mish", "hardswish", "prelu", "pow", "elu", "celu", "selu", "rrelu",
-    "tanhshrink", "softshrink", "hardshrink", "float_power",
-}  # fmt: skip
-
-NORMS = {"layer_norm", "rms_norm"}
-SOFTMAX = {"softmax", "_safe_softmax"}
-ATTENTION = {"scaled_dot_product_attention"}
-IDENTITY = {"dropout", "alpha_dropout", "feature_dropout", "dropout1d", "dropout2d", "dropout3d", "identity",
-            "feature_alpha_dropout"}  # fmt: skip
-#: Comparisons and the like: their result carries no gradient by nature.
-DISCRETE = {
-    "eq", "ne", "lt", "le", "gt", "ge", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "isnan", "isinf",
-    "isfinite", "argmax", "argmin", "argsort", "any", "all", "sign", "floor", "ceil", "round", "zeros_like",
-    "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "new_zeros", "new_ones", "new_full",
-    "new_empty", "new_tensor", "nonzero", "allclose", "equal", "long", "int", "bool", "one_hot", "bernoulli",
-    "is_nonzero", "result_type", "can_cast", "broadcast_tensors", "isin", "logical_not", "logical_and", "searchsorted",
-}  # fmt: skip
-
-#: Add entries at given places.
-SCATTERING = {"index_add", "scatter_add"}
-
-#: Those of them that are elementwise functions of one tensor, where they compare it with a number.
-COMPARING = {
-    "eq", "ne", "lt", "le", "gt", "ge", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "isnan", "isinf",
-    "isfinite", "sign", "logical_not",
-}  # fmt: skip
-
-
-def _glu(input: Tensor, dim: int = -1) -> Tensor:
-    a, b = input.chunk(2, dim=dim)
-    return a * torch.sigmoid(b)
-
-
-def _baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    return _plus_product(input, torch.bmm(batch1, batch2), beta, alpha)
-
-
-def _plus_product(input: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
-    """``beta input + alpha product``; with a ``beta`` of 0, ``input`` is not read: it may be uninitialised memory."""
-    product = product if alpha == 1 else product * alpha
-    if beta == 0 or not (input.requires_grad or input.is_meta or bool(input.any())):
-        return product
-    return product + (input if beta == 1 else input * beta)
-
-
-def _addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
-    return input + (tensor1 * tensor2 if value == 1 else tensor1 * tensor2 * value)
-
-
-def _addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
-    return input + (tensor1 / tensor2 if value == 1 else tensor1 / tensor2 * value)
-
-
-def _addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    return _plus_product(input, torch.matmul(mat1, mat2), beta, alpha)
-
-
-def _lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
-    moved: Tensor = input + (end - input) * weight
-    return moved
-
-
-def _index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
-    added = torch.zeros_like(input, requires_grad=False).index_add(dim, index, source)
-    return input + (added if alpha == 1 else added * alpha)
-
-
-def _native_layer_norm(input: Tensor, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> Any:
-    dims = list(range(-len(normalized_shape), 0))
-    deviation = torch.rsqrt(torch.var(input, dims, correction=0, keepdim=True) + eps)
-    return F.layer_norm(input, normalized_shape, weight, bias, eps), torch.mean(input, dims, keepdim=True), deviation
-
-
-def _var_mean(input: Tensor, *args: Any, **kwargs: Any) -> Any:
-    return torch.var(input, *args, **kwargs), _mean_beside(input, args, kwargs)
-
-
-def _std_mean(input: Tensor, *args: Any, **kwargs: Any) -> Any:
-    return torch.std(input, *args, **kwargs), _mean_beside(input, args, kwargs)
-
-
-def _mean_beside(input: Tensor, args: Any, kwargs: dict[str, Any]) -> Tensor:
-    dim = args[0] if args and not isinstance(args[0], bool) else kwargs.get("dim")
-    keepdim = kwargs.get("keepdim", args[2] if len(args) > 2 else False)
-    return torch.mean(input) if dim is None else torch.mean(input, dim, keepdim=keepdim)
-
-
-def _vecdot(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
-    return torch.sum(input * other, dim)
-
-
-def _rsub(input: Tensor, other: Any) -> Tensor:
-    return torch.add(-input, other)
-
-
-def _rdiv(input: Tensor, other: Any) -> Tensor:
-    return torch.mul(torch.reciprocal(input), other)
-
-
-def _rmatmul(input: Tensor, other: Tensor) -> Tensor:
-    return torch.matmul(other, input)
-
-
-def _square(input: Tensor) -> Tensor:
-    return torch.pow(input, 2)
-
-
-def _group_norm(
-    input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
-) -> Tensor:
-    x = input.reshape(input.shape[0], num_groups, -1)
-    x = x - x.mean(-1, keepdim=True)
-    x = (x * torch.rsqrt((x * x).mean(-1, keepdim=True) + eps)).reshape(input.shape)
-    shape = (1, -1) + (1,) * (input.dim() - 2)
-    x = x if weight is None else x * weight.view(shape)
-    return x if bias is None else x + bias.view(shape)
-
-
-def _native_group_norm(
-    input: Tensor, weight: Any, bias: Any, samples: int, channels: int, space: int, groups: int, eps: float
-) -> Any:
-    x = input.detach().reshape(samples, groups, -1)
-    deviation = torch.rsqrt(torch.var(x, -1, correction=0) + eps)
-    return _group_norm(input, groups, weight, bias, eps), x.mean(-1), deviation
-
-
-def _cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
-    n1 = torch.norm(x1, dim=dim, keepdim=True).clamp_min(eps)
-    n2 = torch.norm(x2, dim=dim, keepdim=True).clamp_min(eps)
-    return torch.sum((x1 / n1) * (x2 / n2), dim)
-
-
-def _fftn(input: Tensor, s: Any = None, dim: Any = None, norm: str | None = None) -> Tensor:
-    """The Fourier transform of real numbers as what it is, products with constant matrices."""
-    dims = range(input.dim() - (input.dim() if s is None else len(s)), input.dim()) if dim is None else dim
-    real, imaginary = (input.real, input.imag) if input.is_complex() else (input, None)
-    for i, d in enumerate(dims):
-        n = input.shape[d] if s is None else s[i]
-        k = torch.arange(n, device=input.device, dtype=torch.float64)
-        angle = -2 * torch.pi / n * torch.outer(k, k)[: input.shape[d]]
-        scale = {"ortho": n**-0.5, "forward": 1 / n}.get(norm or "", 1.0)
-        cos, sin = ((scale * f(angle)).to(real.dtype) for f in (torch.cos, torch.sin))
-        x, y = (None if t is None else t.transpose(d, -1)[..., :n] for t in (real, imaginary))
-        parts = (x @ cos, x @ sin) if y is None else (x @ cos - y @ sin, x @ sin + y @ cos)
-        real, imaginary = (t.transpose(d, -1) for t in parts)
-    return real if imaginary is None else torch.complex(real, imaginary)
-
-
-def _fft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, axis: int = -1) -> Tensor:
-    return _fftn(input, None if n is None else (n,), (dim if axis == -1 else axis,), norm)
-
-
-#: Composite operations, written out in operations that have a kind.
-COMPOSITE: dict[str, Callable[..., Any]] = {
-    "glu": _glu, "baddbmm": _baddbmm, "addcmul": _addcmul, "rsub": _rsub, "rdiv": _rdiv, "rmatmul": _rmatmul,
-    "square": _square, "group_norm": _group_norm, "cosine_similarity": _cosine_similarity,
-    "addcdiv": _addcdiv, "lerp": _lerp, "native_layer_norm": _native_layer_norm, "var_mean": _var_mean,
-    "std_mean": _std_mean, "linalg_vecdot": _vecdot, "vecdot": _vecdot,
-    "fft_fftn": _fftn, "fft_fft2": lambda input, s=None, dim=(-2, -1), norm=None: _fftn(input, s, dim, norm),
-    "fft_fft": _fft, "native_group_norm": _native_group_norm,
-    "expand_as": lambda input, other: input.expand(other.shape),
-    "view_as": lambda input, other: input.view(other.shape),
-    "reshape_as": lambda input, other: input.reshape(other.shape),
-    "type_as": lambda input, other: input.to(dtype=other.dtype, device=other.device),
-    "hstack": lambda tensors: torch.cat(tensors, 0 if tensors[0].dim() < 2 else 1),
-}  # fmt: skip
-
-
-#: Composite where what is added to a product depends on the input (a residual connection), not where it is a bias.
-SUMMING: dict[str, Callable[..., Any]] = {"addmm": _addmm, "addmv": _addmm, "index_add": _index_add}
-
-
-@functools.cache
-def opened(func: Callable[..., Any]) -> Callable[..., Any]:
-    """The same Python function of ``torch.nn.functional``, whose inner calls can be seen one by one.
-
-    Such a function hands itself to the active mode as a whole and would do so for ever when called again; the
-    copy differs only in that it does not ask.
-    """
-    blind = {name: lambda *a, **k: False for name in vars(F) if name.startswith("has_torch_function")}
-    original: Any = func
-    copy = types.FunctionType(original.__code__, {**vars(F), **blind}, original.__name__, original.__defaults__)
-    copy.__kwdefaults__ = original.__kwdefaults__
-    return copy
-
-
-#: Operations whose backward needs its gradient in the layout of their output: in evaluation, on a CPU and for a batch
-#: of one, torch's `batch_norm` takes a gradient in another layout for one in this layout.
-PARTICULAR = {"batch_norm"}
-
-
-@functools.cache
-def laid_out(func: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, whose backward gets its gradient in the layout of its output."""
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        out = func(*args, **kwargs)
-        if out.requires_grad:
-            strides = out.stride()
-            out.register_hook(lambda g: torch.empty_strided(g.shape, strides, dtype=g.dtype, device=g.device).copy_(g))
-        return out
-
-    return run
-
-
-#: Python functions to look into rather than to treat as one operation.
-OPENED = {
-    "multi_head_attention_forward", "normalize", "softmin", "cross_entropy", "nll_loss", "mse_loss",
-}  # fmt: skip
 
 
 def is_stretch(index: Any) -> bool:

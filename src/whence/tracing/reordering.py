@@ -14,18 +14,16 @@ from torch import Tensor
 from .axes import Axes, Axis, Dim, ordered, size_of
 from .node import Node
 from .op_call import Call
+from .operations import with_trait
 from .replay import Recipe, UnknownFunctionError, dominator, evaluate, region
 from .tensor_info import is_weight, node_of
 
 #: operations that may move entries along a dimension
-MOVING = {
-    "flip", "fliplr", "flipud", "roll", "rot90", "index_select", "gather", "take_along_dim", "scatter", "index_copy",
-    "index_put", "getitem", "take", "setitem", "copy", "slice_scatter", "select_scatter",
-}  # fmt: skip
+MOVING = with_trait("moves") | {"take"}
 #: operations that write entries to places of another tensor
 WRITING = {"setitem", "index_put", "scatter", "index_copy"}
 #: operations that may put slices of one tensor together in another order
-JOINING = {"cat", "stack", "hstack", "vstack", "concat"}
+JOINING = with_trait("joins")
 
 
 def moved_axes(call: Call, output: Tensor, batch: Axis) -> Axes | None:

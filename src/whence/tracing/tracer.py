@@ -24,6 +24,7 @@ from . import operations as ops
 from .attention_record import AttentionRecord
 from .autograd_graph import AutogradGraph
 from .axes import Axes, Axis, Known, follow, fresh, guess
+from .composites import COMPOSITE, OPENED, PARTICULAR, exposed, laid_out
 from .coverage import EXACT, Coverage
 from .custom_autograd import hooks_on_saved_tensors, keep, opened, refuse_checkpoints
 from .fused_attention import FusedMap, attend
@@ -204,7 +205,7 @@ class Trace(TorchFunctionMode):
             result = func(*args, **kwargs)
             derive(tensors_in(result), op.name, tensors)
             return result
-        func = ops.laid_out(func) if op.name in ops.PARTICULAR else func
+        func = laid_out(func) if op.name in PARTICULAR else func
         call = Call(op.name, "", func, args, kwargs, self.batch, tensors, nodes, traced, op.inplace)
         return self._embed(call) if op.name == "embedding" else self._dispatch(call, op)
 
@@ -306,12 +307,12 @@ class Trace(TorchFunctionMode):
             raise refusal(self.names.get(id(weight), "a weight"), weight)
 
     def _composite(self, call: Call, op: ops.Operation) -> Callable[..., Any] | None:
-        if op.name in ops.COMPOSITE:
-            return ops.COMPOSITE[op.name]
+        if op.name in COMPOSITE:
+            return COMPOSITE[op.name]
         if op.name == "zeros_like" and call.nodes[0] is not None and call.nodes[0].learned:  # queries from nothing
             return lambda x, **_: x * 0
-        if op.name in ops.OPENED and hasattr(call.func, "__code__"):
-            return ops.opened(call.func)
+        if op.name in OPENED and hasattr(call.func, "__code__"):
+            return exposed(call.func)
         if op.name not in ops.ATTENTION:
             return None
         rule = self.rules.get("attention")

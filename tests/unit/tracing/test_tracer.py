@@ -13,6 +13,7 @@ from torch import nn
 import whence
 from tests.support import tiny
 from tests.support.checks import close
+from whence.tracing import axes, operations
 from whence.tracing.operations import operation
 from whence.tracing.tracer import Trace
 
@@ -509,3 +510,9 @@ def test_where_torch_needs_the_value_that_is_gone_it_is_said(method):
 def test_the_ledger_keeps_sight_of_what_is_overwritten():
     e = whence.explain(Writes(in_place=True).double().eval(), tiny.ids(), "conservative-lrp", 1)
     assert float(e.ledger.imbalance.abs().max()) < 1e-10
+
+
+def test_every_operation_stands_in_one_row_of_the_table():
+    names = [name for *_, row in operations._ROWS for name in row.split()]
+    assert sorted(names) == sorted(operations.OPERATIONS)
+    assert {row.axes for row in operations.OPERATIONS.values()} <= {*axes._RULES, "created", "split"}

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .. import operations as ops
+from ..composites import SUMMING
 from ..node import Node
 from ..op_call import Call, tensors_in
 from ..replay import UnknownFunctionError, restored
@@ -96,7 +97,7 @@ def _summing(call: Call) -> Usual | None:
         return None
     if call.name == "index_add" and not call.argument(3, "source").requires_grad:
         return None
-    return functools.partial(ops.SUMMING[call.name], *call.args, **call.kwargs)
+    return functools.partial(SUMMING[call.name], *call.args, **call.kwargs)
 
 
 def _alpha(call: Call) -> Usual | None:

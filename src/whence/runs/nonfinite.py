@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from .op_call import tensors_in
-from .operations import PASSIVE, operation
+from ..tracing.op_call import tensors_in
+from ..tracing.operations import PASSIVE, operation
 
 
 class _Watch(TorchFunctionMode):

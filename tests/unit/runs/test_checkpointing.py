@@ -15,7 +15,7 @@ from torch.autograd.graph import saved_tensors_hooks
 import whence
 from tests.support import tiny
 from tests.support.checks import EXACT, relative
-from whence.tracing.checkpointing import Checkpoints, held
+from whence.runs.checkpointing import Checkpoints, held
 
 METHODS = ["conservative-lrp", "attn-lrp", "gradient-x-input", "saliency", "generic-attention", "grad-cam", "rollout",
            "res-lrp", "libragrad", "integrated-gradients"]  # fmt: skip

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from ..errors import MethodError, ModelError
-from .tensor_parallel import local
+from ..tracing.tensor_parallel import local
 
 T = TypeVar("T")
 
