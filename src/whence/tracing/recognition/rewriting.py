@@ -182,6 +182,7 @@ _PATTERNS: list[tuple[set[str], Pattern]] = [
     ({"einsum"}, pairwise),
     ({*ops.PRODUCTS, "linear", *ops.CONVOLUTIONS}, usual_map),
     ({*ops.PRODUCTS, "linear"}, products.pooled),
+    (ops.PRODUCTS, products.projected_later),
     ({"linear", "tensordot", "inner"}, products.as_matmul),
     ({"linear"}, constant_features),
     ({"cat", "stack"}, joined),
