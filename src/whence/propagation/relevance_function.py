@@ -204,11 +204,11 @@ class Propagate(torch.autograd.Function):
         else:
             with torch.enable_grad():
                 output = call.run(*(x.requires_grad_() for x in own))
-        ctx.local = BackwardOp(call, own, output, parts, phase.sparse_rows)
+        local = ctx.local = BackwardOp(call, own, output, parts, phase.sparse_rows)
         ctx.rule = rule
         ctx.phase = phase
-        call.placed = ctx.local.place
-        return ctx.local.show(alias(output))
+        call.placed = local.place
+        return local.show(alias(output))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:

@@ -529,6 +529,7 @@ _FOLLOWED: dict[str, Callable[[Step], Axes | None]] = {
     "select": _selected,
     "narrow": _narrowed,
     "cat": _cat,
+    "one_hot": lambda step: (*step.known[0][0], fresh(step.out[-1])),
     "view_as_complex": lambda step: step.known[0][0][:-1],
     "view_as_real": lambda step: (*step.known[0][0], fresh(2)),
     "stack": _stacked,

@@ -210,7 +210,9 @@ def inherit(call: Call, node: Node) -> None:
         node.proportional = main.proportional
     elif kind in ("structural", "selecting") and len(node.flows) == 1:
         node.activated = main.activated  # wherever it is moved
-    elif kind in ("activation", "gated", "function", "shift") or (kind == "add" and len({id(n.root) for n in node.flows}) == 1):
+    elif kind in ("activation", "gated", "function", "shift") or (
+        kind == "add" and len({id(n.root) for n in node.flows}) == 1
+    ):
         node.root = main.root
         node.linear = False
         node.activated = True

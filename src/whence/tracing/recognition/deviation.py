@@ -128,7 +128,8 @@ def _as_norm(root: Node, scale: Node, function: Callable[[Tensor, Tensor], Tenso
     x, s = root.tensor, sample(scale).abs() + 1
     assert x is not None
     bias = function(torch.zeros_like(x), s)
-    for dim, divide in product((x.dim() - 1, 1), (torch.mul, torch.div)):
+    forms: tuple[Callable[..., Tensor], ...] = (torch.mul, torch.div)
+    for dim, divide in product((x.dim() - 1, 1), forms):
         signs = 1.0 - 2.0 * (torch.arange(x.shape[dim], device=x.device) % 2)
         values = signs.to(x.dtype).reshape([-1 if d == dim else 1 for d in range(x.dim())]).expand_as(x)
         normalised = divide(values - values.mean(dim, keepdim=True), s)

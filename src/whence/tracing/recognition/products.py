@@ -180,7 +180,7 @@ def projected_later(call: Call) -> Usual | None:
         if map_ is None or values is None or not values.weighted or len(values.flows) != 1:
             continue
         inner = values.flows[0]
-        layer = None if inner.tensor is None or not inner.moved_from().weighted else recorded(values)
+        layer = recorded(values) if inner.tensor is not None and _is_projection(inner) else None
         own = None if layer is None else terms(layer)
         over = summed(found, which)
         if layer is None or own is None or len(over) != 1 or map_.paths(inner) or not _is_map(map_, over[0]):
@@ -193,6 +193,14 @@ def projected_later(call: Call) -> Usual | None:
         letters = [found[0][which], operands[v], operands[weight], found[1]]
         return functools.partial(_projected, letters, call.tensors[which], layer.tensors[v], layer.tensors[weight])
     return None
+
+
+def _is_projection(node: Node) -> bool:
+    """Return whether a tensor is what a linear layer made, at most cut, moved or with its bias added afterwards."""
+    node = node.moved_from()
+    while node.kind == "shift-by-constant" and len(node.flows) == 1:
+        node = node.flows[0].moved_from()
+    return node.weighted
 
 
 def _projected(letters: list[str], map_: Tensor, values: Tensor, weight: Tensor) -> Tensor:
@@ -244,6 +252,7 @@ def blocks(call: Call) -> tuple[Usual, list[Node]] | None:
     leaves: list[Node] = []
     for tensor in call.traced:
         _collect(node_of(tensor), leaves)
+    leaves.sort(key=lambda leaf: leaf.seq)  # slices in order, whatever the order of the summands
     if not 2 <= len(leaves) <= MOST or any(leaf.kind not in CONTRACTIONS for leaf in leaves):
         return None
     if any(_sliced(leaf) is None or _sliced(leaf) is not _sliced(leaves[0]) for leaf in leaves):

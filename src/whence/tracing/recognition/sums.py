@@ -112,8 +112,10 @@ def _summands(nodes: list[Node], through: bool, least: float) -> tuple[list[Node
         if node.seq in seen:
             continue
         seen.add(node.seq)
-        if _combines(node) and not _is_one(node, least if node in nodes else max(least, 2)) and (
-            not node.residual or (through and node is nodes[0])
+        if (
+            _combines(node)
+            and not _is_one(node, least if node in nodes else max(least, 2))
+            and (not node.residual or (through and node is nodes[0]))
         ):
             joins = joins or len(node.flows) > 1
             stack += node.flows
