@@ -89,6 +89,7 @@ class BackwardOp:
         self.node = self.nodes[0]  # replaced by the node of the output once the trace has created it
         self.sparse_rows = sparse_rows
         self.is_bias = self.kind == "shift-by-constant" and is_bias(call)
+        self._shown = self.output  # what the model has of it
         self._versions = [x._version for x in self.inputs]
 
     def _run(self, call: Call) -> Tensor:
@@ -127,14 +128,20 @@ class BackwardOp:
         """Set the node of the output."""
         self.node = node
 
+    def show(self, result: Tensor) -> Tensor:
+        """Return what the model gets as the output, which it may overwrite."""
+        self._shown = result.detach()  # its value and version, without its graph
+        self._versions.append(result._version)
+        return result
+
     def check(self) -> None:
-        """Raise an error if an input was overwritten after it was used."""
-        if any(
-            x._version != old and not n.moved for x, n, old in zip(self.inputs, self.nodes, self._versions, strict=True)
-        ):
+        """Raise an error if an input or (a view of) the output was overwritten after it was used."""
+        tensors, nodes = (*self.inputs, self._shown), (*self.nodes, self.node)
+        if any(x._version != old and not n.moved for x, n, old in zip(tensors, nodes, self._versions, strict=True)):
             raise ModelError(
-                f"The model overwrites an input of '{self.name}' in place after using it, so that its relevance cannot "
-                "be computed. Replace the in-place operation (x += y, x.mul_(y)) by x = x + y, x = x * y."
+                f"The model overwrites an operand or the result of '{self.name}' in place after using it, so that its "
+                "relevance cannot be computed. Replace the in-place operation (x += y, x.mul_(y)) by x = x + y, "
+                "x = x * y."
             )
 
 
@@ -210,7 +217,7 @@ class Propagate(torch.autograd.Function):
         ctx.local = op
         ctx.rule = rule
         ctx.phase = phase
-        return alias(op.output)
+        return op.show(alias(op.output))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:

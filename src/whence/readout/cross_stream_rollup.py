@@ -188,9 +188,13 @@ def _token_origins(run: Run, tensor: Tensor, rows: Dim, earlier: StreamState) ->
         if float(error) <= 1e-3 * float(numbered.abs().max()):
             made = torch.zeros(len(norm), size_of(rows) + 1, norm.shape[1], dtype=norm.dtype, device=norm.device)
             return made.scatter(1, places.long()[:, None], 1.0)[:, 1:]
-    raise ModelError(
-        f"The model makes new tokens ({size_of(rows)}) of others ({size_of(earlier.rows)}) in a way that relations "
-        "between tokens cannot be followed through. Input-level methods (conservative-lrp, gradient-x-input) work."
+    raise _not_followed(size_of(rows), size_of(earlier.rows))
+
+
+def _not_followed(tokens: int, others: int) -> ModelError:
+    return ModelError(
+        f"The model makes new tokens ({tokens}) of others ({others}) in a way that relations between tokens cannot be "
+        "followed through. Input-level methods (conservative-lrp, gradient-x-input) work."
     )
 
 
@@ -238,6 +242,8 @@ def explained_scores(
             if w.rows == run.tokens:
                 weights[:, token] = 1
         for stream, R in w.state.items():
+            if R.shape[1] != weights.shape[1]:  # heads folded into queries
+                raise _not_followed(weights.shape[1], R.shape[1])
             scores[stream] = scores.get(stream, 0.0) + (weights.to(R.dtype)[:, None] @ R)[:, 0]
     main = run.tokens
     if main not in scores:  # the last attention does not read it

@@ -61,9 +61,11 @@ def _mixes(run: Run, residual: Residual, at: int) -> bool:
         run.rulebook.phase.carry(relevance=False)
     ends: Any = [edge_of(branch)], [edge_of(residual.trunk)]
     try:
-        (found,) = torch.autograd.grad(ends[0], ends[1], [seed], retain_graph=True, materialize_grads=True)
+        (found,) = torch.autograd.grad(ends[0], ends[1], [seed], retain_graph=True, allow_unused=True)
     finally:
         for hook in hooks:
             hook.remove()
+    if found is None:
+        return False
     found.narrow(at, middle, 1).zero_()
     return bool(found.any())

@@ -532,4 +532,5 @@ _RULES: dict[str, Callable[[Step], Axes | None]] = {
     "stacked": _stacked,
     "repeated": _repeated,
     "unfolded": _unfolded,
+    "one_hot": lambda step: (*step.known[0][0], fresh(step.out[-1])),
 }

@@ -175,6 +175,8 @@ def _shares(summands: list[Tensor], output: Tensor) -> bool:
 
 
 def _is_same(residual: Residual, trunk: Tensor, branch: Tensor) -> bool:
-    """Return whether a residual addition adds these tensors, up to their layout."""
-    pairs = (residual.trunk, trunk), (residual.branch, branch)
-    return all(node_of(a).layout() is node_of(b).layout() for a, b in pairs)
+    """Return whether a residual addition adds these tensors, up to their layout and a bias that is added to both."""
+    same = node_of(residual.trunk).layout() is node_of(trunk).layout()
+    added = node_of(branch).layout()
+    biased = added.flows[0].layout() if added.kind == "shift-by-constant" else added
+    return same and node_of(residual.branch).layout() in (added, biased)

@@ -548,6 +548,8 @@ class Trace(TorchFunctionMode):
         """A tensor of which a view was overwritten is made of what was written there, too."""
         base, node = view._base, node_of(view)
         assert base is not None
+        if node.kind == "add":  # perhaps a residual sum, which is not followed from the slice to its tensor
+            self.coverage.count([node], "add in a slice", "unknown", None)
         old = info_of(base).node
         if old is not None and old.batch is self.batch and old.kind != "discrete":
             self.autograd_graph.attach(base, self._node("structural", (node, old), old.axes))

@@ -389,6 +389,56 @@ def test_a_norm_that_returns_its_statistics_has_the_rule_of_the_norm():
     assert not coverage.plain
 
 
+def in_log_space(x):
+    return (x.sigmoid().log() + F.softplus(x.flip(-1)).log()).exp()
+
+
+#: operations that are no part of a Transformer by themselves
+ODD = {
+    "exp": torch.exp,
+    "log": lambda x: torch.log(x.square() + 1 + x.flip(-1).square()),
+    "sqrt": lambda x: torch.sqrt(x.cumsum(-1).square() + 1 + x.square()),
+    "rsqrt": lambda x: torch.rsqrt(x.flip(-1).square() + x.square() + 1),
+    "reciprocal": lambda x: 1 / (x.flip(-1) + x + 9),
+    "pow": lambda x: (x.flip(-1).abs() + x.abs() + 1) ** 1.5,
+    "div": lambda x: x / (x.flip(-1).abs() + 9),
+}
+
+
+LEVEL = {"conservative-lrp": {"at": "token"}, "attn-lrp": {"at": "token"}}
+
+
+@pytest.mark.parametrize("method", ["conservative-lrp", "attn-lrp", "lrp"])
+@pytest.mark.parametrize("name", ODD)
+def test_a_function_that_is_no_activation_is_listed(name, method):
+    e = whence.explain(Wrapped(ODD[name]).double().eval(), tiny.ids(2), method, 0, **LEVEL.get(method, {}))
+    assert e.coverage.plain[name] == 1
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda x: torch.log1p(torch.exp(x)),
+        lambda x: torch.log(1 + torch.exp(x)),
+        lambda x: x * torch.tanh(torch.log1p(torch.exp(x))),
+        lambda x: (torch.exp(x) - torch.exp(-x)) / (torch.exp(x) + torch.exp(-x)),
+        lambda x: x * torch.rsqrt(x * x + 1),
+        lambda x: torch.sin(x) + x**3,
+        lambda x: torch.exp(-0.5 * torch.log(x.square().mean(-1, keepdim=True) + 1e-6)) * x,
+    ],
+)
+def test_steps_of_an_activation_or_a_norm_are_not_listed(step):
+    assert not whence.explain(Wrapped(step).eval(), tiny.ids(2), "attn-lrp", 0, at="token").coverage.plain
+
+
+def test_a_product_in_log_space_has_its_plain_gradient_and_is_listed():
+    product = lambda x: x.sigmoid() * F.softplus(x.flip(-1))  # noqa: E731
+    given = {"method": "gradient-x-input", "target": 0, "at": "token"}
+    usual, other = (whence.explain(Wrapped(f).double().eval(), tiny.ids(2), **given) for f in (product, in_log_space))
+    assert torch.allclose(usual.scores, other.scores)
+    assert {"log", "exp"} <= set(covered(in_log_space).plain)
+
+
 def test_torchscript_is_warned_of_and_listed():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -203,12 +203,16 @@ def function_kind(function: Callable[[Tensor], Tensor], x: Tensor) -> str:
 
 def _is_tame(function: Callable[[Tensor], Tensor], x: Tensor) -> bool:
     """Return whether an elementwise function is finite everywhere and grows no faster than a polynomial."""
-    if x.is_meta:
+    if x.is_meta or not x.numel():
         return True
-    at = {c: function(torch.full_like(x, c, dtype=torch.float64)).abs() for c in (0.0, LARGE, -LARGE)}
-    far = {c: function(torch.full_like(x, 2 * c, dtype=torch.float64)).abs() for c in (LARGE, -LARGE)}
-    finite = all(bool(value.isfinite().all()) for value in (*at.values(), *far.values()))
-    return finite and all(bool((far[c] <= 16 * at[c].clamp(min=LARGE)).all()) for c in far)
+    near, far = (
+        [float(function(torch.full_like(x, sign * c, dtype=torch.float64)).abs().max()) for sign in (1, -1)]
+        for c in (LARGE, 2 * LARGE)
+    )
+    steps = torch.arange(x.numel(), dtype=torch.float64, device=x.device).reshape(x.shape)
+    grid = [(steps + start).remainder(2 * LARGE) - LARGE for start in range(0, int(2 * LARGE), x.numel())]
+    between = float(torch.stack([function(points).abs().max() for points in grid]).max())
+    return between <= 16 * max(*near, LARGE) and all(b <= 16 * max(a, LARGE) for a, b in zip(near, far, strict=True))
 
 
 def is_gated(function: Callable[[Tensor], Tensor], x: Tensor) -> bool:

@@ -156,6 +156,7 @@ def summed_later(call: Call) -> Usual | None:
     """Return a sum over a product with a weight, ``einsum("bhsd,ohd->bsho").sum(2)``, as one product."""
     dims = call.argument(1, "dim")
     node = node_of(call.traced[0])
+    node = node.flows[0] if node.name == "contiguous" else node
     if node.kind != "linear" or not node.weighted or dims is None or "dtype" in call.kwargs:
         return None
     product = recorded(node)
@@ -167,6 +168,48 @@ def summed_later(call: Call) -> Usual | None:
         return None
     out = "".join(c for c in found[1] if c not in over)
     return functools.partial(torch.einsum, f"{found[0][0]},{found[0][1]}->{out}", *product.tensors)
+
+
+def projected_later(call: Call) -> Usual | None:
+    """Return ``A (v W)`` as ``(A v) W``, if ``v`` is a projection itself, which the map ``A`` is not computed from."""
+    found = terms(call)
+    if found is None or len(call.traced) != 2 or len(call.nodes) != 2:
+        return None
+    for which in (0, 1):
+        map_, values = call.nodes[which], call.nodes[1 - which]
+        if map_ is None or values is None or not values.weighted or len(values.flows) != 1:
+            continue
+        inner = values.flows[0]
+        layer = recorded(values) if inner.tensor is not None and _is_projection(inner) else None
+        own = None if layer is None else terms(layer)
+        over = summed(found, which)
+        if layer is None or own is None or len(over) != 1 or map_.paths(inner) or not _is_map(map_, over[0]):
+            continue
+        names = dict(zip(own[1], found[0][1 - which], strict=True))  # letters of the layer -> letters of the product
+        others = iter(c for c in string.ascii_letters if c not in found[0][0] + found[0][1])
+        names |= {c: next(others) for term in own[0] for c in term if c not in names}
+        operands = ["".join(names[c] for c in term) for term in own[0]]
+        v, weight = (0, 1) if layer.nodes[0] is not None else (1, 0)
+        letters = [found[0][which], operands[v], operands[weight], found[1]]
+        return functools.partial(_projected, letters, call.tensors[which], layer.tensors[v], layer.tensors[weight])
+    return None
+
+
+def _is_projection(node: Node) -> bool:
+    """Return whether a tensor is what a linear layer made, at most cut, moved or with its bias added afterwards."""
+    node = node.moved_from()
+    while node.kind == "shift-by-constant" and len(node.flows) == 1:
+        node = node.flows[0].moved_from()
+    return node.weighted
+
+
+def _projected(letters: list[str], map_: Tensor, values: Tensor, weight: Tensor) -> Tensor:
+    first, second, third, out = letters
+    kept = "".join(dict.fromkeys(c for c in first + second if c in third + out))
+    mixed = torch.einsum(f"{first},{second}->{kept}", map_, values)
+    made = torch.einsum(f"{kept},{third}->{out}", mixed, weight).contiguous()
+    made._whence_mixed = mixed  # type: ignore[attr-defined]  # kept alive: heads may be summed next
+    return made
 
 
 def divided_later(call: Call) -> Usual | None:
@@ -209,6 +252,7 @@ def blocks(call: Call) -> tuple[Usual, list[Node]] | None:
     leaves: list[Node] = []
     for tensor in call.traced:
         _collect(node_of(tensor), leaves)
+    leaves.sort(key=lambda leaf: leaf.seq)  # slices in order, whatever the order of the summands
     if not 2 <= len(leaves) <= MOST or any(leaf.kind not in CONTRACTIONS for leaf in leaves):
         return None
     if any(_sliced(leaf) is None or _sliced(leaf) is not _sliced(leaves[0]) for leaf in leaves):

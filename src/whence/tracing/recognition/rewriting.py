@@ -7,7 +7,7 @@ trace compares the two values and keeps the model's own call where they differ.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Any, NamedTuple
 
 import torch
@@ -164,7 +164,7 @@ def _exponent(node: Node) -> object:
     return None if recipe is None else recipe.args[1] if len(recipe.args) > 1 else recipe.kwargs.get("exponent")
 
 
-_PATTERNS: list[tuple[set[str], Pattern]] = [
+_PATTERNS: list[tuple[Set[str], Pattern]] = [
     ({"addmm", "addmv", "index_add"}, _summing),
     (COMPLETING, usual_sum),
     ({"add", "sub"}, _alpha),
@@ -184,6 +184,7 @@ _PATTERNS: list[tuple[set[str], Pattern]] = [
     ({"einsum"}, pairwise),
     ({*ops.PRODUCTS, "linear", *ops.CONVOLUTIONS}, usual_map),
     ({*ops.PRODUCTS, "linear"}, products.pooled),
+    (ops.PRODUCTS, products.projected_later),
     ({"linear", "tensordot", "inner"}, products.as_matmul),
     ({"linear"}, constant_features),
     ({"cat", "stack"}, joined),

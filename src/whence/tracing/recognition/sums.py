@@ -7,6 +7,7 @@ the operation as a function of them is their sum, it is run as that.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 
 import torch
@@ -48,8 +49,8 @@ def usual_sum(call: Call) -> Callable[[], Tensor] | None:
 def _sum_of(call: Call, nodes: list[Node]) -> Callable[[], Tensor] | None:
     """Return a sum of some tensors, or combinations of them, in its usual form."""
     through = len(nodes) == 1 and call.name in ("mul", "div", "neg", *ops.LAYOUT)
-    for whole in (False, True):
-        found = _summands(nodes, through, whole)
+    for least in (math.inf, 2, 1):
+        found = _summands(nodes, through, least)
         form = None if found is None else _usual_form(call, nodes, *found)
         if form is not None:
             return form
@@ -93,14 +94,14 @@ def _undoes(call: Call, node: Node, parts: list[Node], shape: torch.Size) -> boo
     return _shape_of_sum(call, [node]) is None
 
 
-def _summands(nodes: list[Node], through: bool, whole: bool = False) -> tuple[list[Node], bool] | None:
+def _summands(nodes: list[Node], through: bool, least: float) -> tuple[list[Node], bool] | None:
     """Return the one or two tensors that others are combined of, and whether they are joined on the way.
 
     Args:
         nodes: the tensors.
         through: whether the first of them is taken apart even if it is a residual sum.
-        whole: whether tensors that several operations read are not taken apart: the input of a block is one tensor,
-            whatever it was put together from.
+        least: how many readers a tensor has that is not taken apart: the input of a block is one tensor, whatever it
+            was put together from. One that is about to be read has one less.
     """
     parts: dict[int, Node] = {}
     joins = False
@@ -111,7 +112,11 @@ def _summands(nodes: list[Node], through: bool, whole: bool = False) -> tuple[li
         if node.seq in seen:
             continue
         seen.add(node.seq)
-        if _combines(node) and not (whole and _is_one(node)) and (not node.residual or (through and node is nodes[0])):
+        if (
+            _combines(node)
+            and not _is_one(node, least if node in nodes else max(least, 2))
+            and (not node.residual or (through and node is nodes[0]))
+        ):
             joins = joins or len(node.flows) > 1
             stack += node.flows
         else:
@@ -121,10 +126,10 @@ def _summands(nodes: list[Node], through: bool, whole: bool = False) -> tuple[li
     return [parts[seq] for seq in sorted(parts)], joins
 
 
-def _is_one(node: Node) -> bool:
-    """Return whether several operations read a tensor, or it is put together from tensors that nothing else reads."""
-    if node.linear_uses + node.other_uses > 1:
-        return True
+def _is_one(node: Node, least: float) -> bool:
+    """Return whether so many operations read a tensor, or it is put together from tensors that nothing else reads."""
+    if least == math.inf or node.linear_uses + node.other_uses >= least:
+        return least < math.inf
     parts = [part.layout() for part in node.flows] if node.name in ("cat", "stack") else []
     return len(parts) > 1 and all(part.linear_uses + part.other_uses < 2 for part in parts)
 
@@ -178,10 +183,12 @@ def _tried_as_sum(recipe: Recipe, parts: list[Node]) -> torch.Size | None:
 
 def _bias_moved(call: Call) -> Callable[[], Tensor] | None:
     """Return ``(x + f) + b`` and ``(x + b) + f`` as ``x + (f + b)``: a bias that is added late is one of the branch."""
-    if call.name != "add" or "alpha" in call.kwargs or len(call.args) != 2:
+    if call.name not in ("add", "sub") or "alpha" in call.kwargs or len(call.args) != 2:
         return None
     if len(call.traced) == 1:
         return _bias_after(call)
+    if call.name == "sub":
+        return None
     for mine, other in ((0, 1), (1, 0)):
         node, branch = call.nodes[mine], call.nodes[other]
         if node is None or branch is None or node.kind != "shift-by-constant" or node.name != "add":
@@ -199,15 +206,18 @@ def _bias_after(call: Call) -> Callable[[], Tensor] | None:
     """Return ``(x + f) + b`` as ``x + (f + b)``."""
     bias = next((t for t in call.tensors if not t.requires_grad), None)
     total = node_of(call.traced[0])
+    total = total.flows[0] if total.name == "contiguous" else total
     read = total.linear_uses + total.other_uses > 0  # before the bias was added
     if bias is None or read or not total.residual or not _is_bias(bias, total) or len(total.flows) != 2:
         return None
     x, f = (node.tensor for node in sorted(total.flows, key=lambda node: node.seq))
-    return None if x is None or f is None else functools.partial(_biased, x, f, bias)
+    if x is None or f is None or (call.name == "sub" and call.args[0] is bias):
+        return None
+    return functools.partial(_biased, x, f, bias, torch.sub if call.name == "sub" else torch.add)
 
 
-def _biased(x: Tensor, f: Tensor, bias: Tensor) -> Tensor:
-    return torch.add(x, torch.add(f, bias))
+def _biased(x: Tensor, f: Tensor, bias: Tensor, add: Callable[..., Tensor] = torch.add) -> Tensor:
+    return torch.add(x, add(f, bias))
 
 
 def _is_bias(constant: Tensor, node: Node) -> bool:
