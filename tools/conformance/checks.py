@@ -15,6 +15,8 @@ from tools.conformance.regions import counted
 from whence.methods.registry import create
 from whence.runs.forward import forwarded
 from whence.runs.model_inputs import prepare
+from whence.runs.run import Run
+from whence.tracing.node import node_of, walk
 
 FORWARD, INVARIANT, BALANCED = 1e-5, 1e-4, 1e-4  # HuggingFace computes norms and softmax in float32 in many families
 CHEAP = ("conservative-lrp", "gradient-x-input", "generic-attention", "rollout")
@@ -74,10 +76,25 @@ def row(family: Family, methods: list[str]) -> Row:
     return out
 
 
+def attentions(run: Run) -> int:
+    """Return how many attentions the trace found: those on record, and those in pieces (a sliding window).
+
+    Several products with slices of one map are one attention.
+    """
+    recorded = [node_of(record.output) for record in run.trace.attentions if record.output is not None]
+    seen = {node.seq for node in recorded}
+    pieces = [node for node in walk([node_of(run.seed.output)]) if node.kind == "mix" and node.seq not in seen]
+    known, others = (
+        {parent.softmax for node in nodes for parent in node.parents if parent.softmax is not None}
+        for nodes in (recorded, pieces)
+    )
+    return len(recorded) + len(others - known)
+
+
 def _structure(out: Row, model: nn.Module, inputs: Inputs) -> None:
     family = out.family
     with forwarded(model, *prepare(model, family.batch(1)), create("conservative-lrp", {}), [family.target]) as (run,):
-        found = len(run.trace.attentions)
+        found = attentions(run)
     e = explain(family, model, inputs, "conservative-lrp")
     with torch.no_grad():
         plain = family.target(model(**inputs))
