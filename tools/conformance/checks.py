@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import whence
 from tools.conformance.family import Family, Inputs
+from tools.conformance.patch_order import misplaced
 from tools.conformance.regions import counted
 from whence.methods.registry import create
 from whence.runs.forward import forwarded
@@ -73,6 +74,7 @@ def row(family: Family, methods: list[str]) -> Row:
     _batch(out, model, inputs, cheap)
     _padding(out, model, cheap)
     _implementations(out, inputs, cheap)
+    _patches(out, model)
     return out
 
 
@@ -148,6 +150,14 @@ def _batch(out: Row, model: nn.Module, inputs: Inputs, methods: list[str]) -> No
             alone = explain(out.family, model, given, name)
             worst = max(worst, *(close(s[i : i + 1], alone.streams[k]) for k, s in together.streams.items()))
     out.check("batch", worst < INVARIANT, f"a batch differs from its samples by {worst:.1e}")
+
+
+def _patches(out: Row, model: nn.Module) -> None:
+    """Each patch is drawn where its pixels are."""
+    wrong = misplaced(out.family, model)
+    out.passed["patches"] = None
+    if wrong is not None:
+        out.check("patches", not wrong, wrong)
 
 
 def _padding(out: Row, model: nn.Module, methods: list[str]) -> None:
