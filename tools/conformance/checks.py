@@ -11,10 +11,13 @@ from torch import Tensor, nn
 
 import whence
 from tools.conformance.family import Family, Inputs
+from tools.conformance.patch_order import misplaced
 from tools.conformance.regions import counted
 from whence.methods.registry import create
 from whence.runs.forward import forwarded
 from whence.runs.model_inputs import prepare
+from whence.runs.run import Run
+from whence.tracing.node import node_of, walk
 
 FORWARD, INVARIANT, BALANCED = 1e-5, 1e-4, 1e-4  # HuggingFace computes norms and softmax in float32 in many families
 CHEAP = ("conservative-lrp", "gradient-x-input", "generic-attention", "rollout")
@@ -71,13 +74,29 @@ def row(family: Family, methods: list[str]) -> Row:
     _batch(out, model, inputs, cheap)
     _padding(out, model, cheap)
     _implementations(out, inputs, cheap)
+    _patches(out, model)
     return out
+
+
+def attentions(run: Run) -> int:
+    """Return how many attentions the trace found: those on record, and those in pieces (a sliding window).
+
+    Several products with slices of one map are one attention.
+    """
+    recorded = [node_of(record.output) for record in run.trace.attentions if record.output is not None]
+    seen = {node.seq for node in recorded}
+    pieces = [node for node in walk([node_of(run.seed.output)]) if node.kind == "mix" and node.seq not in seen]
+    known, others = (
+        {parent.softmax for node in nodes for parent in node.parents if parent.softmax is not None}
+        for nodes in (recorded, pieces)
+    )
+    return len(recorded) + len(others - known)
 
 
 def _structure(out: Row, model: nn.Module, inputs: Inputs) -> None:
     family = out.family
     with forwarded(model, *prepare(model, family.batch(1)), create("conservative-lrp", {}), [family.target]) as (run,):
-        found = len(run.trace.attentions)
+        found = attentions(run)
     e = explain(family, model, inputs, "conservative-lrp")
     with torch.no_grad():
         plain = family.target(model(**inputs))
@@ -131,6 +150,14 @@ def _batch(out: Row, model: nn.Module, inputs: Inputs, methods: list[str]) -> No
             alone = explain(out.family, model, given, name)
             worst = max(worst, *(close(s[i : i + 1], alone.streams[k]) for k, s in together.streams.items()))
     out.check("batch", worst < INVARIANT, f"a batch differs from its samples by {worst:.1e}")
+
+
+def _patches(out: Row, model: nn.Module) -> None:
+    """Each patch is drawn where its pixels are."""
+    wrong = misplaced(out.family, model)
+    out.passed["patches"] = None
+    if wrong is not None:
+        out.check("patches", not wrong, wrong)
 
 
 def _padding(out: Row, model: nn.Module, methods: list[str]) -> None:

@@ -8,7 +8,18 @@ import whence
 from tools.conformance.checks import Row
 from tools.conformance.regions import REGIONS
 
-CHECKS = ("attentions", "streams", "regions", "forward", "books", "batch", "padding", "eager = sdpa", "methods")
+CHECKS = (
+    "attentions",
+    "streams",
+    "regions",
+    "forward",
+    "books",
+    "batch",
+    "padding",
+    "eager = sdpa",
+    "patches",
+    "methods",
+)
 
 
 def table(rows: list[Row], head: str) -> str:
@@ -41,7 +52,7 @@ def _line(r: Row) -> str:
     found = r.seen.get("attentions", "?")
     found = found if r.passed.get("attentions") else f"**{found} of {r.family.attentions}**"
     first = [r.family.name, found, *(_count(r, name) for name in REGIONS), r.seen.get("streams", "?")]
-    checks = [marks[r.passed.get(name)] for name in ("forward", "batch", "padding", "eager = sdpa")]
+    checks = [marks[r.passed.get(name)] for name in ("forward", "batch", "padding", "eager = sdpa", "patches")]
     last = [r.seen.get("imbalance", "?"), r.seen.get("coverage", "?"), f"{applied} of {len(r.methods)}", r.family.note]
     return "| " + " | ".join([*first, *checks, *last]) + " |"
 
@@ -62,7 +73,7 @@ def _reason(why: str, method: str) -> str:
 
 TITLES = (
     "| family | attentions | norms | activations | gates | residuals | streams | traced = plain | batch | padding "
-    "| eager = SDPA | books off by | coverage | methods | |"
+    "| eager = SDPA | patches | books off by | coverage | methods | |"
 )
 LEGEND = """
 - **attentions, streams**: what the trace found. Attentions were counted by hand from the architecture: where the trace
@@ -75,6 +86,9 @@ LEGEND = """
 - **batch, padding, eager = SDPA**: `conservative-lrp`, `gradient-x-input`, `generic-attention` and `rollout`, where
   they apply, give the same scores alone and in a batch, with and without padding (whose scores are 0), and with either
   implementation of attention. A dash: the family has no padding mask, or one implementation.
+- **patches**: where the pixels of one cell of the patch grid are changed, the embedding of that patch changes, and no
+  patch that does not touch the cell. Where a patch sees the whole image, the centre of the changes follows the cell. A
+  dash: the explanation has no patches (text, sound, video).
 - **books off by**: how far the ledger of `conservative-lrp` fails to account for relevance, relative to the largest
   sum.
 - **coverage**: the share of operations with a rule under `conservative-lrp`.

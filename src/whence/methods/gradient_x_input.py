@@ -106,7 +106,8 @@ def _refuse_parts(run: Run, places: list[Tensor]) -> None:
     if any(query and query != key and query in dims and key in dims for query, key in pairs):
         return  # an encoder and a decoder
     names = {node_of(source.tensor).seq: source.name for source in run.trace.sources if source.name}
-    read = Counter(name for t in places for name in {names[seq] for seq in node_of(t).ancestors() & set(names)})
+    entering = [t for t in places if not any(t is b.tensor for b in run.aside)]  # not what joins a stream on its way
+    read = Counter(name for t in entering for name in {names[seq] for seq in node_of(t).ancestors() & set(names)})
     parts = {name: count for name, count in read.items() if count > 1}
     for name, count in parts.items():
         raise ModelError(

@@ -19,7 +19,7 @@ from torch import Tensor
 from ..errors import ModelError
 from .axes import Axes, Axis, Dim, fresh, order_of, plain
 from .fused_attention import FusedMap
-from .node import Node
+from .node import Node, walk
 from .op_call import Call, map_tensors
 from .recognition.contraction import free, summed, terms
 from .recognition.softmax import is_map_along
@@ -306,9 +306,21 @@ def map_in(call: Call) -> Tensor | None:
         over, queries = summed(found, which), free(found, which)
         if which == 1 and all(tensor.shape[d] == 1 for d in queries):  # one column: a dynamic convolution (ConvBERT)
             continue
-        if node is not None and len(over) == 1 and queries and _is_map(tensor, node, over[0]):
+        if node is None or len(over) != 1 or not queries or not _is_map(tensor, node, over[0]):
+            continue
+        values = call.nodes[1 - which]
+        if values is None or not _is_made_of(values, node.moved_from()):
             return tensor
     return None
+
+
+def _is_made_of(values: Node, node: Node) -> bool:
+    """Return whether values are a function of the map that would read them, such as its inverse (Nyströmformer).
+
+    What the map has read before (a second hop) is none.
+    """
+    earlier = walk([values], lambda n: () if n.kind == "mix" else [p for p in n.flows if p.seq >= node.seq])
+    return any(step is node for step in earlier)
 
 
 def _is_map(tensor: Tensor, node: Node, key: int) -> bool:

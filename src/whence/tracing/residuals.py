@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from . import operations as ops
 from .node import Node
-from .op_call import Call
+from .op_call import Call, tensors_in
 from .tensor_info import distant, edge_of, node_of, past
 
 Inside = Callable[[list[Node]], list[int]]  # the attentions (by index) among some nodes
@@ -25,7 +26,7 @@ class Residual:
         trunk: the tensor that a branch is added to.
         branch: what is added to it.
         output: the sum.
-        attentions: the attentions (by index) inside the branch.
+        attentions: the attentions (by index) inside the branch; none of a trunk that the branch reads in slices.
         normed: the sum after the norm that is applied to it, if any.
         attended: what its attentions wrote, where that is one summand of the branch (a parallel block that adds
             attention and MLP at once).
@@ -107,9 +108,10 @@ class ResidualList(list[Residual]):
             self._lighten(output.shape)
             if self and _is_same(self[-1], trunk, branch):  # in another layout, or before a multiple was undone
                 self.pop()
-            self.append(
-                Residual(trunk, branch, output, inside(between), attended=self._attended(trunk, branch, inside))
-            )
+            whole = node_of(branch).between(node_of(trunk)) is not None  # slices are no tensor that enters a block
+            attentions = inside(between) if whole else []
+            attended = self._attended(trunk, branch, inside)
+            self.append(Residual(trunk, branch, output, attentions, attended=attended))
             self._sums.clear()
         elif call.name != "sub" and (earlier := self._beside(a, b)) is not None:
             self._join(earlier, call.tensors[1 if node_of(earlier.output) is a.layout() else 0], output, inside)
@@ -121,7 +123,9 @@ class ResidualList(list[Residual]):
         """The tensor that a summand is, up to its layout, if the other one is a function of it; and what is between."""
         origin = node if branch.between(node) is not None else node.layout()
         between = branch.between(origin)
-        if between is None or all(step.kind in COMBINING for step in branch.paths(origin)):
+        if between is None:
+            return _of_slices(tensor, node, branch)
+        if all(_combines(step) for step in branch.paths(origin)):
             return None
         return (tensor if origin is node or origin.tensor is None else origin.tensor), between
 
@@ -166,6 +170,36 @@ class ResidualList(list[Residual]):
         if not self.light or last is None or not any(r.attentions for r in self):
             return
         last.lighten()
+
+
+def _of_slices(tensor: Tensor, node: Node, branch: Node) -> tuple[Tensor, list[Node]] | None:
+    """The summand itself and what is between, if it is a slice of which the branch takes the same one, or joins slices.
+
+    As in TimeSformer: ``x[:, 1:] + f(x[:, 1:])``, and ``torch.cat([a, b]) + f(a, b)``.
+    """
+    if node.kind == "selecting" and len(node.flows) == 1:
+        before = branch.between(node.flows[0]) or []
+        roots = [step for step in before if _is_same_slice(step, node)]
+    else:
+        roots = list(node.flows) if node.name == "cat" else []
+    steps = [branch.paths(root) for root in roots]
+    if not roots or not all(steps) or all(_combines(step) for found in steps for step in found):
+        return None
+    return tensor, list({step.seq: step for found in [[branch], *steps] for step in found}.values())
+
+
+def _is_same_slice(a: Node, b: Node) -> bool:
+    """Return whether two tensors are the same slice of one tensor."""
+    if a.recipe is None or b.recipe is None or a.name != b.name or a.flows != b.flows:
+        return False
+    if tensors_in(a.recipe.args, a.recipe.kwargs, b.recipe.args, b.recipe.kwargs):  # places that are not compared
+        return False
+    return a.recipe[1:] == b.recipe[1:]
+
+
+def _combines(node: Node) -> bool:
+    """Return whether an operation makes no branch: a multiple, a sum, a mean, or the larger of two tensors."""
+    return node.kind in (*COMBINING, "reduce") or node.name in ops.CLIPPING
 
 
 def _shares(summands: list[Tensor], output: Tensor) -> bool:

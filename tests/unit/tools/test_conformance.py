@@ -31,6 +31,15 @@ def test_a_family_passes_its_checks(name):
     assert set(found.methods) == set(METHODS)
 
 
+@pytest.mark.parametrize(
+    "name", ["TimeSformer", "RWKV", "Mask2Former", "NLLB-MoE", "LED", "Nyströmformer", "Longformer"]
+)
+def test_regions_and_attentions_are_as_many_as_the_model_has(name):
+    found = row(FAMILIES[name], [])
+    assert found.passed["attentions"]
+    assert found.passed["regions"]
+
+
 def test_every_group_is_among_them():
     assert {FAMILIES[name].group for name in SAMPLE} == {family.group for family in FAMILIES.values()}
 

@@ -48,6 +48,7 @@ NORMS = {
     "length": lambda x: x / x.norm(dim=-1, keepdim=True),
     "clamped length": lambda x: x / x.norm(dim=-1, keepdim=True).clamp(min=1e-12),
     "largest": lambda x: x / x.abs().amax(-1, keepdim=True),
+    "sum of sizes": lambda x: x / x.abs().sum(-1, keepdim=True),
     "in steps": lambda x: x / torch.exp(0.5 * torch.log(mean(x * x) + 1e-6)),
 }
 
@@ -62,6 +63,8 @@ def test_a_quotient_by_a_deviation_is_a_norm(name):
 NO_NORMS = {
     "a sum": lambda x: x.exp() / x.exp().sum(-1, keepdim=True),
     "a square": lambda x: x / mean(x * x),
+    "a sum of entries": lambda x: x / x.sum(-1, keepdim=True),
+    "a sum of probabilities": lambda x: x.softmax(-1)[..., 0] / x.softmax(-1)[..., :2].sum(-1).clamp(min=1e-9),
     "a weighted mean": lambda x: x / mean(x @ WEIGHT),
     "a number of the token": lambda x: x / x[..., :1].exp(),
 }
@@ -332,10 +335,64 @@ def test_what_is_no_sum_of_a_tensor_and_its_branch_is_no_residual_addition(funct
     assert not residuals
 
 
+def branch(x):
+    return torch.tanh(x @ WEIGHT)
+
+
+@pytest.mark.parametrize("function", [
+    lambda x, other: x - torch.maximum(x, other),  # a running maximum (RWKV)
+    lambda x, other: (y := x.sum(-1, keepdim=True)) - y.mean(-1, keepdim=True),  # of one entry
+    lambda x, other: x[:, :2] + branch(x[:, 2:4]),  # some tokens, and a function of others
+    lambda x, other: torch.cat([x[:, :2], other[:, 2:]], 1) + branch(other),
+])  # fmt: skip
+def test_differences_and_sums_with_other_slices_are_no_residual_additions(function):
+    with Trace({}, batch=2) as trace:
+        x = trace.input("x", X)
+        function(x @ WEIGHT, x @ WEIGHT.T)
+        assert not trace.residuals
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: x[:, 1:] + branch(x[:, 1:]),
+    lambda x: branch(x[:, 1:]) + x[:, 1:],
+    lambda x: torch.cat([first := branch(x[:, :2]), rest := x[:, 2:]], 1) + branch(torch.cat([rest, first], 1)),
+])  # fmt: skip
+def test_a_sum_of_slices_and_their_branch_is_a_residual_addition(function):
+    with Trace({}, batch=2) as trace:
+        output = function(trace.input("x", X) @ WEIGHT)
+        (residual,) = trace.residuals
+        assert node_of(residual.output) is node_of(output)
+
+
+def test_attention_in_a_branch_of_slices_is_not_that_of_a_block():
+    """No tensor holds all that enters the block: slices hold what the branch reads, or what it is added to."""
+    with Trace({}, batch=2) as trace:
+        x = trace.input("x", X) @ WEIGHT
+        y = x[:, 1:]
+        assert x[:, 1:] + F.scaled_dot_product_attention(y @ WEIGHT, y @ WEIGHT, y @ WEIGHT) is not None
+        (residual,) = trace.residuals
+        assert len(trace.attentions) == 1
+        assert not residual.attentions
+
+
 def test_a_multiple_of_a_branch_is_still_a_branch():
     residuals, x, *_ = summands(lambda x, f: x + 0.5 * f)
     assert len(residuals) == 1
     assert node_of(residuals[0].trunk) is x
+
+
+def test_a_product_of_a_map_and_its_inverse_is_no_attention():
+    """As in the pseudo-inverse of Nyströmformer: what a map reads does not depend on the map itself."""
+    with Trace({}, batch=2) as trace:
+        x = trace.input("x", X) @ WEIGHT
+        A = torch.softmax(x @ x.mT, -1)
+        inverse = A.mT / A.sum(-2).amax(-1)[:, None, None]
+        y = inverse @ (7 * torch.eye(5, dtype=X.dtype) - A @ inverse)
+        assert not trace.attentions
+        assert (A @ (y @ x)) is not None
+        assert not trace.attentions
+        assert (A @ (A @ x)) is not None  # two hops
+        assert len(trace.attentions) == 2
 
 
 # -- coverage ------------------------------------------------------------------------------------------------------

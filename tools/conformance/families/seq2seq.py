@@ -72,7 +72,7 @@ writer("Switch Transformers", "SwitchTransformers", EAGER, **T5, num_experts=4, 
        num_sparse_encoder_layers=1, num_sparse_decoder_layers=1)  # fmt: skip
 writer("LongT5", "LongT5", EAGER, **T5, encoder_attention_type="local", local_radius=2)
 LONG: dict[str, Any] = {k: v for k, v in FAIRSEQ.items() if k != "max_position_embeddings"}
-writer("LED", "LED", {**EAGER, "note": "its encoder's attention is inside windows, whose maps are not seen"}, **LONG,
+writer("LED", "LED", {**EAGER, "note": "its encoder's attention is inside windows: no map is rolled up"}, **LONG,
        max_encoder_position_embeddings=40, max_decoder_position_embeddings=40, attention_window=4)  # fmt: skip
 writer("Blenderbot", "Blenderbot", **FAIRSEQ)
 writer("Blenderbot small", "BlenderbotSmall", **FAIRSEQ)

@@ -53,7 +53,8 @@ def _is_deviation(scale: Node, tensor: Node, root: Node, degree: int) -> bool:
     x = sample(root)
     try:
         with torch.no_grad():
-            return _scales(scale, root, x, degree) and (tensor is root or _scales(tensor, root, x, 1))
+            found = _scales(scale, root, x, degree) and (tensor is root or _scales(tensor, root, x, 1))
+            return found and (degree < 0 or _is_even(scale, root, x))
     except (UnknownFunctionError, RuntimeError):
         return False
 
@@ -62,6 +63,12 @@ def _scales(node: Node, root: Node, x: Tensor, degree: int) -> bool:
     """Return whether a tensor is homogeneous in its root, of a degree."""
     large, larger = (evaluate(node, {root: x * c}).double() / c**degree for c in (LARGE, LARGER))
     return bool(large.any()) and same(larger, large, TOLERANCE)
+
+
+def _is_even(node: Node, root: Node, x: Tensor) -> bool:
+    """Return whether a tensor is the same of its root and of its root's negative: no mere sum (of probabilities)."""
+    here, there = (evaluate(node, {root: x * c}).double() for c in (LARGE, -LARGE))
+    return same(there, here, TOLERANCE)
 
 
 def is_reduced(node: Node, root: Node) -> bool:
