@@ -18,12 +18,11 @@ from ..node import Node
 from ..op_call import Call, tensors_in
 from ..replay import UnknownFunctionError, restored
 from ..tensor_info import node_of
-from . import assembled, elementwise, products
+from . import assembled, elementwise, products, softmax
 from .constant_maps import constant_features, usual_map
 from .contraction import pairwise, separate
 from .deviation import own_statistics
 from .joined_attention import joined
-from .softmax import usual_softmax
 from .sums import COMPLETING, usual_sum
 
 Usual = Callable[[], Any]
@@ -168,7 +167,7 @@ _PATTERNS: list[tuple[set[str], Pattern]] = [
     ({"addmm", "addmv", "index_add"}, _summing),
     (COMPLETING, usual_sum),
     ({"add", "sub"}, _alpha),
-    ({"div", "mul", "exp", "exp2"}, usual_softmax),
+    (softmax.COMPLETING, softmax.usual_softmax),
     ({"where"}, _one_branch),
     ({"where"}, _masked_product),
     ({"add", "sub"}, elementwise.constant_multiple),
