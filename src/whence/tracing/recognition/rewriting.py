@@ -19,6 +19,7 @@ from ..op_call import Call, tensors_in
 from ..replay import UnknownFunctionError, restored
 from ..tensor_info import node_of
 from . import assembled, elementwise, products, softmax
+from .attention_by_value import usual_attention
 from .constant_maps import constant_features, usual_map
 from .contraction import pairwise, separate
 from .deviation import own_statistics
@@ -168,6 +169,7 @@ _PATTERNS: list[tuple[set[str], Pattern]] = [
     (COMPLETING, usual_sum),
     ({"add", "sub"}, _alpha),
     (softmax.COMPLETING, softmax.usual_softmax),
+    ({"add", "sub", "mul", "div"}, usual_attention),
     ({"where"}, _one_branch),
     ({"where"}, _masked_product),
     ({"add", "sub"}, elementwise.constant_multiple),

@@ -33,25 +33,21 @@ CHAIN = 12
 LAYERS = ("linear", "convolution", "matmul", "mix", "attention", "input")
 
 
-class _Scores(NamedTuple):
-    """What a softmax is a function of.
+class Scores(NamedTuple):
+    """In which way a softmax is a function of scores.
 
     Attributes:
-        node: the scores.
         dim: the dimension along which it is taken, from the end.
         factor: what multiplies the scores: 1, or log 2 under ``exp2``.
         bias: ``[*scores]``, what is added to them: logarithms of the weights of exponentials, up to a number for each
             row; 0 where there are none, minus infinity where they are masked.
-        exponential: the tensor between the scores and the softmax that comes next, if there is one.
     """
 
-    node: Node
     dim: int
     factor: float
     bias: Tensor
-    exponential: Node | None
 
-    def covers(self, earlier: _Scores) -> bool:
+    def covers(self, earlier: Scores) -> bool:
         """Return whether earlier scores differ from these by no more than a mask and numbers added to whole rows."""
         seen = earlier.bias.isfinite()
         alike = bool((seen <= self.bias.isfinite()).all()) and earlier.factor == self.factor and earlier.dim == self.dim
@@ -62,6 +58,14 @@ class _Scores(NamedTuple):
         """Whether more than a mask is added to the scores."""
         seen = self.bias.isfinite()
         return bool((seen & (self.bias.abs() > 1e-6)).any())
+
+
+class _Function(NamedTuple):
+    """A softmax: its scores, in which way it is a function of them, and the tensor between them that comes next."""
+
+    node: Node
+    form: Scores
+    exponential: Node | None
 
 
 def softmax(call: Call) -> Call | None:
@@ -75,7 +79,7 @@ def softmax(call: Call) -> Call | None:
     found = _scores(call, nodes)
     if found is None and call.name in ops.SOFTMAX:
         return None
-    root, dim = (_nearest(nodes, value), sums_to_one(value)) if found is None else (found.node, found.dim)
+    root, dim = (_nearest(nodes, value), sums_to_one(value)) if found is None else (found.node, found.form.dim)
     x = None if root is None else root.tensor
     if root is None or x is None or dim is None or value.numel() != root.numel:
         return None
@@ -97,14 +101,14 @@ def usual_softmax(call: Call) -> Callable[[], Tensor] | None:
     if not nodes or _nonnegative(call) is None:
         return None
     found = _scores(call, nodes)
-    if found is None or not (found.biased or found.node.tensor is None):
+    if found is None or not (found.form.biased or found.node.tensor is None):
         return None
-    return functools.partial(_of_scores, found._replace(bias=_logarithm(call, found)))
+    form = found.form._replace(bias=_logarithm(call, found))
+    return lambda: softmax_of(restored(found.node), form)
 
 
-def _of_scores(found: _Scores) -> Tensor:
-    """Return the softmax of scores with a bias; a row that is masked altogether is 0."""
-    z = restored(found.node)
+def softmax_of(z: Tensor, found: Scores) -> Tensor:
+    """Return the softmax of scores with a factor and a bias; a row that is masked altogether is 0."""
     scores = z if found.factor == 1 else z * found.factor
     seen = found.bias.isfinite()
     if found.biased:
@@ -116,22 +120,24 @@ def _of_scores(found: _Scores) -> Tensor:
     return made.masked_fill(blind, 0.0) if bool(blind.any()) else made
 
 
-def _logarithm(call: Call, found: _Scores) -> Tensor:
+def _logarithm(call: Call, found: _Function) -> Tensor:
     """Return the logarithm of what multiplies exponentials; where these are not told apart, 0 at its largest."""
-    above = [n for t, n in zip(call.tensors, call.nodes, strict=True) if n is not None and t.numel() == found.node.numel]
+    bias, dim = found.form.bias, found.form.dim
+    above = [n for t, n in zip(call.tensors, call.nodes, strict=True) if n is not None and t.numel() == bias.numel()]
     if not above:
-        return found.bias
+        return bias
     inner, number = (found.node, 0.0) if found.exponential is None else (found.exponential, 1.0)
     given = torch.full(inner.shape, number, dtype=inner.dtype, device=inner.device)
     try:
         with torch.no_grad():
             made = evaluate(above[0], {inner: given}).double().log()
     except (UnknownFunctionError, RuntimeError):
-        return found.bias
-    apart = torch.where(found.bias.isfinite(), made - found.bias, 0.0)
-    mean = apart.sum(found.dim, keepdim=True) / found.bias.isfinite().sum(found.dim, keepdim=True).clamp(min=1)
-    off = torch.where(found.bias.isfinite(), apart - mean, 0.0)
-    return found.bias + mean if bool((off.abs() < 1e-5).all()) else found.bias
+        return bias
+    seen = bias.isfinite()
+    apart = torch.where(seen, made - bias, 0.0)
+    mean = apart.sum(dim, keepdim=True) / seen.sum(dim, keepdim=True).clamp(min=1)
+    off = torch.where(seen, apart - mean, 0.0)
+    return bias + mean if bool((off.abs() < 1e-5).all()) else bias
 
 
 def _operands(call: Call) -> list[Node]:
@@ -201,10 +207,10 @@ def _again(recipe: Recipe, root: Node, x: Tensor, dim: int) -> Tensor:
     return recipe.run(lambda node: evaluate(node, {root: x}))
 
 
-def _scores(call: Call, nodes: list[Node]) -> _Scores | None:
+def _scores(call: Call, nodes: list[Node]) -> _Function | None:
     """Return the scores that a call is a softmax of: without a mask of exponentials, or numbers added to whole rows."""
     recipe = _recipe(call)
-    found: _Scores | None = None
+    found: _Function | None = None
     last: Node | None = None
     node = dominator(nodes)
     for _ in range(CHAIN):
@@ -212,9 +218,10 @@ def _scores(call: Call, nodes: list[Node]) -> _Scores | None:
             break
         if _is_there(node):
             tried = _tried(functools.partial(_again, recipe, node), node)
-            if found is not None and (tried is None or not found.covers(tried)):
+            if found is not None and (tried is None or not found.form.covers(tried)):
                 break
-            found = found if tried is None else tried._replace(exponential=last if found is None else found.exponential)
+            if tried is not None:
+                found = _Function(node, tried, last if found is None else found.exponential)
         if node.kind in LAYERS or not node.flows:
             break
         last, node = node, dominator(node.flows)
@@ -226,36 +233,38 @@ def _tolerance(dtype: torch.dtype) -> float:
     return TOLERANCE.get(dtype, 3e-2)
 
 
-def _tried(function: Callable[[Tensor, int], Tensor], node: Node) -> _Scores | None:
+def _tried(function: Callable[[Tensor, int], Tensor], node: Node) -> Scores | None:
     """Return in which way a function of a tensor is a softmax of it; ``None`` if it is not."""
-    values = sample(node, 0), sample(node, 1)
+    values = [sample(node, 0), sample(node, 1)]
     try:
         with torch.no_grad():
-            made = [function(x, -1).double() for x in values]
+            made = [function(x, -1) for x in values]
     except (UnknownFunctionError, RuntimeError):
         return None
-    x = [value.double() for value in values]
-    if any(m.shape != node.shape or not bool((m >= 0).all()) for m in made):  # not if it is not a number, either
+    if any(m.shape != node.shape for m in made):
         return None
+    dims = [dim for dim in range(-1, -len(node.shape) - 1, -1) if node.shape[dim] > 1]
+    return next((found for dim in dims if (found := softmax_in(values, made, dim, node.dtype)) is not None), None)
+
+
+def softmax_in(scores: list[Tensor], maps: list[Tensor], dim: int, dtype: torch.dtype) -> Scores | None:
+    """Return in which way two maps are the softmax of two scores; ``None`` if they are not."""
+    x, made = [t.double() for t in scores], [t.double() for t in maps]
     seen = made[0] > 0
-    if not torch.equal(seen, made[1] > 0) or not bool(seen.any()):
+    if not all(bool((m >= 0).all()) for m in made) or not torch.equal(seen, made[1] > 0) or not bool(seen.any()):
         return None
     logs = [torch.where(seen, m, 1.0).log() for m in made]
-    for dim in range(-1, -len(node.shape) - 1, -1):
-        if node.shape[dim] < 2:
-            continue
-        change, apart = (_centred(seen, a - b, dim) for a, b in (logs, x))
-        size = float(apart.square().sum())
-        factor = float((change * apart).sum()) / size if size else 0.0
-        if factor <= 0 or not bool(((change - factor * apart).abs() < _tolerance(node.dtype) * 10).all()):
-            continue
-        factor = 1.0 if abs(factor - 1) < _tolerance(node.dtype) else factor
-        bias = torch.where(seen, logs[0] - factor * x[0], -math.inf)
-        largest = bias.amax(dim, keepdim=True)
-        bias = bias - torch.where(largest.isfinite(), largest, 0.0)
-        sums = [(factor * value + bias).exp().sum(dim) for value in x]
-        return _Scores(node, dim, factor, bias, None) if _is_normalised(made, sums, dim, node.dtype) else None
-    return None
+    change, apart = (_centred(seen, a - b, dim) for a, b in (logs, x))
+    size = float(apart.square().sum())
+    factor = float((change * apart).sum()) / size if size else 0.0
+    if factor <= 0 or not bool(((change - factor * apart).abs() < _tolerance(dtype) * 10).all()):
+        return None
+    factor = 1.0 if abs(factor - 1) < _tolerance(dtype) else factor
+    bias = torch.where(seen, logs[0] - factor * x[0], -math.inf)
+    largest = bias.amax(dim, keepdim=True)
+    bias = bias - torch.where(largest.isfinite(), largest, 0.0)
+    sums = [(factor * value + bias).exp().sum(dim) for value in x]
+    return Scores(dim, factor, bias) if _is_normalised(made, sums, dim, dtype) else None
 
 
 def _centred(seen: Tensor, value: Tensor, dim: int) -> Tensor:
