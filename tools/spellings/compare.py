@@ -194,7 +194,10 @@ def compared(case: Case, methods: list[str] | tuple[str, ...]) -> dict[str, Outc
     """Compare a case with its usual spelling for each method."""
     check_function(case)
     given = inputs(case)
-    return {m: outcome(usual_answer(case.usual, m), _beyond_unfused(case, m, answer(built(case), given, m))) for m in methods}
+    return {
+        m: outcome(usual_answer(case.usual, m), _beyond_unfused(case, m, answer(built(case), given, m)))
+        for m in methods
+    }
 
 
 def _beyond_unfused(case: Case, method: str, own: Answer) -> Answer:
