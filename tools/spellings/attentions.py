@@ -565,6 +565,11 @@ def exp_times_mask(s: Tensor, seen: Tensor) -> Tensor:
     return e / e.sum(-1, keepdim=True)
 
 
+def over(e: Tensor, eps: float = 0.0) -> Tensor:
+    """Return numbers over their sum."""
+    return e / (e.sum(-1, keepdim=True) + eps)
+
+
 def masked_after(s: Tensor, seen: Tensor) -> Tensor:
     a = s.softmax(-1) * seen
     return a / a.sum(-1, keepdim=True)
@@ -609,6 +614,17 @@ CAUSAL: dict[str, Attention] = {
     "one-minus-mask": masked(lambda s, seen: (s + (1.0 - seen.to(s.dtype)) * -1e30).softmax(-1)),
     "product-minus": masked(lambda s, seen: (s * seen - 1e30 * (1 - seen.to(s.dtype))).softmax(-1)),
     "exp-times-mask": masked(exp_times_mask),
+    "exp-where": masked(lambda s, seen: over(torch.where(seen, s.exp(), 0.0))),
+    "exp-masked-fill": masked(lambda s, seen: over(s.exp().masked_fill(~seen, 0.0))),
+    "exp-triangle": masked(lambda s, seen: over(s.exp().tril())),
+    "maximum-times-mask": masked(lambda s, seen: over((s - s.amax(-1, keepdim=True)).exp() * seen)),
+    "maximum-of-seen": masked(
+        lambda s, seen: over(torch.where(seen, (s - s.masked_fill(~seen, -1e9).amax(-1, keepdim=True)).exp(), 0.0))
+    ),
+    "mask-and-sum-plus-eps": masked(lambda s, seen: over(s.exp() * seen, 1e-12)),
+    "softmax-of-shifted": masked(
+        lambda s, seen: (s - s.amax(-1, keepdim=True).detach()).masked_fill(~seen, -math.inf).softmax(-1)
+    ),
     "mask-after": masked(masked_after),
     "where-after": masked(where_after),
     "triangle-after": masked(triangle_after),
@@ -716,6 +732,50 @@ MULTI_QUERY: dict[str, Attention] = {
     "stack": repeated(REPEATS["stack"]),
 }
 
+
+def distance(q: Tensor) -> Tensor:
+    """Return what a query and a key far apart lose of their score: ALiBi for both directions, ``[heads, n, n]``."""
+    n = torch.arange(q.shape[-2], dtype=q.dtype)
+    return -(n[:, None] - n).abs() * torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=q.dtype)[:, None, None]
+
+
+def biased(softmax: Step) -> Attention:
+    """Return an attention from a softmax of scores and of what is added to them."""
+    return heads(lambda q, k, v: softmax(q @ k.mT / root(q), distance(q)) @ v)
+
+
+BIASED: dict[str, Attention] = {
+    "usual": heads(lambda q, k, v: sdpa(q, k, v, attn_mask=distance(q))),
+    "additive": biased(lambda s, b: (s + b).softmax(-1)),
+    "bias-first": biased(lambda s, b: (b + s).softmax(-1)),
+    "exp-product": biased(lambda s, b: over(s.exp() * b.exp())),
+    "decay": biased(lambda s, b: over(b.exp() * (s - s.amax(-1, keepdim=True)).exp())),
+    "after-softmax": biased(lambda s, b: over(s.softmax(-1) * b.exp())),
+    "exp-of-sum": biased(lambda s, b: over((s + b).exp())),
+    "logsumexp": biased(lambda s, b: torch.exp(s + b - torch.logsumexp(s + b, -1, keepdim=True))),
+    "shifted": biased(lambda s, b: (s + b - (s + b).amax(-1, keepdim=True).detach()).softmax(-1)),
+}
+
+
+def sink_below_maximum(s: Tensor) -> Tensor:
+    m = s.amax(-1, keepdim=True).clamp(min=0)
+    e = (s - m).exp()
+    return e / (e.sum(-1, keepdim=True) + (-m).exp())
+
+
+def with_sink(softmax: Step) -> Attention:
+    """Return an attention whose rows sum to less than 1: a key with the score 0 and without values."""
+    return heads(lambda q, k, v: softmax(q @ k.mT / root(q)) @ v)
+
+
+SINK: dict[str, Attention] = {
+    "usual": with_sink(lambda s: F.pad(s, (0, 1)).softmax(-1)[..., :-1]),
+    "cat": with_sink(lambda s: torch.cat([s, torch.zeros_like(s[..., :1])], -1).softmax(-1).narrow(-1, 0, s.shape[-1])),
+    "one-plus-sum": with_sink(lambda s: s.exp() / (1 + s.exp().sum(-1, keepdim=True))),
+    "maximum": with_sink(sink_below_maximum),
+    "fused": heads(lambda q, k, v: sdpa(q, F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1)))),
+}
+
 CAP = 2.0
 
 
@@ -749,4 +809,17 @@ ATTENTIONS: dict[str, dict[str, Attention]] = {
     "grouped": GROUPED,
     "multi-query": MULTI_QUERY,
     "capped": CAPPED,
+    "biased": BIASED,
+    "sink": SINK,
+}
+
+#: the spelling of each kind by a matrix product, a softmax and a matrix product
+UNFUSED = {
+    "plain": "softmax-method",
+    "causal": "masked-fill",
+    "grouped": "repeat-interleave",
+    "multi-query": "broadcast",
+    "capped": "usual",
+    "biased": "additive",
+    "sink": "usual",
 }

@@ -87,17 +87,30 @@ class Case:
     def usual(self) -> Case:
         """The same function in the usual spelling."""
         kinds = dict.fromkeys((slot, kind) for slot, kind, _ in self.entries)
-        entries = [(s, k, "usual") for s, k in kinds if k != next(iter(SLOTS[s])) or s == "gate"]
+        entries = [(s, k, "usual") for s, k in kinds if k != self._first(s) or s == "gate"]
         return replace(self, entries=tuple(e for e in entries if e[0] not in ("reordering", "rewrite")))
+
+    @property
+    def unfused(self) -> Case:
+        """The usual spelling with attention in single operations, which coverage lists one by one."""
+        usual, kind = self.usual, self.kind("attention")
+        others = tuple(e for e in usual.entries if e[0] != "attention")
+        return replace(usual, entries=(("attention", kind, attentions.UNFUSED[kind]), *others))
+
+    def _first(self, slot: str) -> str:
+        """Return the kind of a slot if none is named; in causal models only the last token sees all tokens."""
+        if slot == "pool" and any(entry[:2] == ("attention", "causal") for entry in self.entries):
+            return "last"
+        return next(iter(SLOTS[slot]))
 
     def spelled(self, slot: str) -> list[Callable[..., Any]]:
         """The functions of a slot, of which the blocks take turns."""
         chosen = [entry for entry in self.entries if entry[0] == slot]
-        return [function(*entry) for entry in chosen] or [function(slot, next(iter(SLOTS[slot])), "usual")]
+        return [function(*entry) for entry in chosen] or [function(slot, self._first(slot), "usual")]
 
     def kind(self, slot: str) -> str:
         """Which function is computed in a slot."""
-        return next((k for s, k, _ in self.entries if s == slot), next(iter(SLOTS[slot])))
+        return next((k for s, k, _ in self.entries if s == slot), self._first(slot))
 
     def has(self, slot: str) -> bool:
         """Return whether a spelling of this slot was chosen."""

@@ -8,7 +8,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -194,4 +194,14 @@ def compared(case: Case, methods: list[str] | tuple[str, ...]) -> dict[str, Outc
     """Compare a case with its usual spelling for each method."""
     check_function(case)
     given = inputs(case)
-    return {m: outcome(usual_answer(case.usual, m), answer(built(case), given, m)) for m in methods}
+    return {
+        m: outcome(usual_answer(case.usual, m), _beyond_unfused(case, m, answer(built(case), given, m)))
+        for m in methods
+    }
+
+
+def _beyond_unfused(case: Case, method: str, own: Answer) -> Answer:
+    """Return an answer without the notes that the usual spelling has if its attention is not fused."""
+    if not own.notes:
+        return own
+    return replace(own, notes=own.notes - usual_answer(case.unfused, method).notes)

@@ -103,8 +103,10 @@ class PositionalEncoding:
         self.relevance = per_token(relevance, tuple(axes), way.batch, way.tokens)
 
     def of(self, tokens: Dim) -> bool:
-        """Return whether the constant differs between tokens, and is not a mask that multiplies an attention."""
+        """Return whether the constant differs between tokens, and is not a mask that multiplies scores or a map."""
         if self.node.softmax is not None or (self.node.inside is None and self.node.kind != "shift-by-constant"):
+            return False
+        if self.node.kind == "scale" and _is_mask(self.constant):
             return False
         dims = [d - len(self.node.axes) for d in _token_dims(self.node, tokens)]
         return any(-d <= self.constant.dim() and _differs(self.constant, d) for d in dims)
@@ -147,6 +149,12 @@ class PositionRecorder:
 
 def _differs(constant: Tensor, dim: int) -> bool:
     return bool((constant != constant.narrow(dim, 0, 1)).any())
+
+
+def _is_mask(constant: Tensor) -> bool:
+    """Return whether a constant has one value but for zeros."""
+    kept = constant[constant != 0]
+    return kept.numel() > 0 and bool((kept == kept[0]).all())
 
 
 def _token_dims(node: Node, tokens: Dim) -> list[int]:

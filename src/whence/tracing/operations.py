@@ -210,6 +210,7 @@ PRODUCTS = with_trait("product")  # products of two tensors
 COMPARING = with_trait("compares")  # compare a tensor with a number, element by element
 CONVOLUTIONS = of_kind("convolution")
 ATTENTION = of_kind("attention")
+SOFTMAX = of_kind("softmax")
 IDENTITY = of_kind("identity")
 
 #: Where an operation with weights has its input.

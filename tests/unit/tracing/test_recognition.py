@@ -105,6 +105,7 @@ def test_what_does_not_stay_when_a_number_is_added_is_not_centred(function):
 
 # -- softmax -------------------------------------------------------------------------------------------------------
 
+MASK = torch.tensor([1.0, 0.0, 1.0]).repeat(9)[: X.shape[-1]].to(X)
 SOFTMAX = {
     "exp over sum": lambda s: s.exp() / s.exp().sum(-1, keepdim=True),
     "one exp": lambda s: (e := s.exp()) / e.sum(-1, keepdim=True),
@@ -115,6 +116,8 @@ SOFTMAX = {
     "logsumexp": lambda s: (s - s.logsumexp(-1, keepdim=True)).exp(),
     "base two": lambda s: (e := torch.exp2(s * math.log2(math.e))) / e.sum(-1, keepdim=True),
     "over tokens": lambda s: (e := s.exp()) / e.sum(1, keepdim=True),
+    "with a sink": lambda s: (e := s.exp()) / (1 + e.sum(-1, keepdim=True)),
+    "masked": lambda s: (e := s.exp() * MASK) / e.sum(-1, keepdim=True),
 }
 
 
@@ -126,7 +129,8 @@ def test_something_positive_over_its_sum_is_a_softmax(name):
 
 
 @pytest.mark.parametrize("function", [
-    lambda s: (e := s.exp()) / (2 * e.sum(-1, keepdim=True)), lambda s: (e := s.exp()) / (1 + e.sum(-1, keepdim=True)),
+    lambda s: (e := s.exp()) / (2 * e.sum(-1, keepdim=True)), lambda s: (e := s.exp()) / e.sum(-1, keepdim=True).sqrt(),
+    lambda s: (e := s.exp()) / (s.amax(-1, keepdim=True) ** 2 + e.sum(-1, keepdim=True)),
     lambda s: s / s.sum(-1, keepdim=True), lambda s: s.exp() / 3,
 ])  # fmt: skip
 def test_what_does_not_sum_to_one_is_no_softmax(function):

@@ -19,7 +19,8 @@ from ..node import Node
 from ..op_call import Call, tensors_in
 from ..replay import UnknownFunctionError, restored
 from ..tensor_info import node_of
-from . import assembled, elementwise, products
+from . import assembled, elementwise, products, softmax
+from .attention_by_value import usual_attention, written_attention
 from .constant_maps import constant_features, usual_map
 from .contraction import pairwise, separate
 from .deviation import folded, own_statistics
@@ -168,6 +169,9 @@ _PATTERNS: list[tuple[Set[str], Pattern]] = [
     ({"addmm", "addmv", "index_add"}, _summing),
     (COMPLETING, usual_sum),
     ({"add", "sub"}, _alpha),
+    (softmax.COMPLETING, softmax.usual_softmax),
+    ({"add", "sub", "mul", "div", *ops.PRODUCTS}, usual_attention),
+    ({*ops.LAYOUT, "contiguous", "clone", "getitem"}, written_attention),
     ({"where"}, _one_branch),
     ({"where"}, _masked_product),
     ({"add", "sub"}, elementwise.constant_multiple),
@@ -188,6 +192,7 @@ _PATTERNS: list[tuple[Set[str], Pattern]] = [
     ({"linear", "tensordot", "inner"}, products.as_matmul),
     ({"linear"}, constant_features),
     ({"cat", "stack"}, joined),
+    ({"cat", "stack"}, usual_attention),
     ({"stack"}, assembled.stacked_slices),
     ({"split", "chunk", "tensor_split", "split_with_sizes"}, assembled.taken_apart),
     ({"add"}, assembled.padded_sum),

@@ -1,54 +1,90 @@
-"""Softmax, however it is computed: something that is nowhere negative, over its own sum.
+"""Softmax, however it is computed: exponentials of scores, times constant weights, over their own sum.
 
 ``exp(z) / exp(z).sum()``, with or without the largest score subtracted first, ``log_softmax(z).exp()``,
-``exp(z - logsumexp(z))``, and probabilities that are masked or cut and divided by their sum again.
+``exp(z - logsumexp(z))``, ``exp(z) * mask / sum``, ``exp(z) / (1 + sum)``, and probabilities that are masked or cut and
+divided by their sum again. The scores are found by value: logarithms of the result change with them, up to one number
+for each row.
 """
 
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from .. import operations as ops
 from ..node import Node
 from ..op_call import Call
-from ..replay import Recipe, UnknownFunctionError, dominator, evaluate, region
+from ..replay import Recipe, UnknownFunctionError, dominator, evaluate, region, restored, sample
 
 #: operations whose operand is kept until the next residual addition, as that of every exponential: a softmax may be a
 #: function of it
-LOGARITHMIC = {"log_softmax", "logsumexp"}
+LOGARITHMIC = {"log_softmax", "logsumexp", "amax", "max"}
 #: how far sums may be from 1
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
+#: operations that may be the last step of a softmax
+COMPLETING = {"div", "mul", "exp", "exp2", *ops.SOFTMAX}
+#: how many tensors between a softmax and its scores are tried
+CHAIN = 12
+#: kinds of operations whose results are scores, or made before these
+LAYERS = ("linear", "convolution", "matmul", "mix", "attention", "input")
+
+
+class Scores(NamedTuple):
+    """In which way a softmax is a function of scores.
+
+    Attributes:
+        dim: the dimension along which it is taken, from the end.
+        factor: what multiplies the scores: 1, or log 2 under ``exp2``.
+        bias: ``[*scores]``, what is added to them: logarithms of the weights of exponentials, up to a number for each
+            row; 0 where there are none, minus infinity where they are masked.
+    """
+
+    dim: int
+    factor: float
+    bias: Tensor
+
+    def covers(self, earlier: Scores) -> bool:
+        """Return whether earlier scores differ from these by no more than a mask and numbers added to whole rows."""
+        seen = earlier.bias.isfinite()
+        alike = bool((seen <= self.bias.isfinite()).all()) and earlier.factor == self.factor and earlier.dim == self.dim
+        return alike and bool((torch.where(seen, earlier.bias - self.bias, 0.0).abs() < 1e-6).all())
+
+    @property
+    def biased(self) -> bool:
+        """Whether more than a mask is added to the scores."""
+        seen = self.bias.isfinite()
+        return bool((seen & (self.bias.abs() > 1e-6)).any())
+
+
+class _Function(NamedTuple):
+    """A softmax: its scores, in which way it is a function of them, and the tensor between them that comes next."""
+
+    node: Node
+    form: Scores
+    exponential: Node | None
 
 
 def softmax(call: Call) -> Call | None:
     """Return a softmax in several steps as one operation on its scores; ``None`` if the call does not complete one."""
-    if call.inplace or call.name not in ("div", "mul", "exp", "exp2"):
+    nodes = _operands(call)
+    if not nodes:
         return None
-    nodes = [node for t, node in zip(call.tensors, call.nodes, strict=True) if t.requires_grad and node is not None]
-    if call.name in ("div", "mul"):
-        if len(call.traced) != 2 or len(nodes) < 2:
-            return None
-        root = dominator(nodes)
-        root = None if root is None else _without_shift(root)
-    else:
-        root = _scores(nodes[0])
-    if root is None:
+    value = _nonnegative(call)
+    if value is None:
         return None
-    x = root.tensor
-    if x is None or x.is_meta:
+    found = _scores(call, nodes)
+    if found is None and call.name in ops.SOFTMAX:
         return None
-    inner = [n for node in nodes for n in region(node, root)]
-    if not any(n.numel < root.numel or n.name == "log_softmax" for n in inner) or any(n.weighted for n in inner):
+    root, dim = (_nearest(nodes, value), sums_to_one(value)) if found is None else (found.node, found.form.dim)
+    x = None if root is None else root.tensor
+    if root is None or x is None or dim is None or value.numel() != root.numel:
         return None
-    with torch.no_grad():
-        value = call.func(*call.args, **call.kwargs)
-    dim = None if value.numel() != root.numel else sums_to_one(value)
-    if dim is None:
-        return None
-    known = {id(t): node for t, node in zip(call.tensors, call.nodes, strict=True) if t.requires_grad and node}
-    again = functools.partial(_again, Recipe.of(call, known, 0), root)
+    again = functools.partial(_again, _recipe(call), root)
     try:
         with torch.no_grad():
             again(x.detach(), dim)
@@ -57,44 +93,196 @@ def softmax(call: Call) -> Call | None:
     return Call("softmax", "softmax", again, (x, dim), {}, call.batch, [x], [root], [x], composed=True)
 
 
+def usual_softmax(call: Call) -> Callable[[], Tensor] | None:
+    """Return ``exp(z) * exp(b) / sum`` as ``softmax(z + b)``.
+
+    ``None`` if nothing but a mask multiplies exponentials, and the scores are there for it to be run as one operation.
+    """
+    nodes = _operands(call)
+    if not nodes or _nonnegative(call) is None:
+        return None
+    found = _scores(call, nodes)
+    if found is None or not (found.form.biased or found.node.tensor is None):
+        return None
+    form = found.form._replace(bias=_logarithm(call, found))
+    return lambda: softmax_of(restored(found.node), form)
+
+
+def softmax_of(z: Tensor, found: Scores) -> Tensor:
+    """Return the softmax of scores with a factor and a bias; a row that is masked altogether is 0."""
+    scores = z if found.factor == 1 else z * found.factor
+    seen = found.bias.isfinite()
+    if found.biased:
+        scores = scores + torch.where(seen, found.bias, 0.0).to(z.dtype)
+    if bool(seen.all()):
+        return torch.softmax(scores, found.dim)
+    made = torch.softmax(scores.masked_fill(~seen, -math.inf), found.dim)
+    blind = ~seen.any(found.dim, keepdim=True)
+    return made.masked_fill(blind, 0.0) if bool(blind.any()) else made
+
+
+def _logarithm(call: Call, found: _Function) -> Tensor:
+    """Return the logarithm of what multiplies exponentials; where these are not told apart, 0 at its largest."""
+    bias, dim = found.form.bias, found.form.dim
+    above = [n for t, n in zip(call.tensors, call.nodes, strict=True) if n is not None and t.numel() == bias.numel()]
+    if not above:
+        return bias
+    inner, number = (found.node, 0.0) if found.exponential is None else (found.exponential, 1.0)
+    given = torch.full(inner.shape, number, dtype=inner.dtype, device=inner.device)
+    try:
+        with torch.no_grad():
+            made = evaluate(above[0], {inner: given}).double().log()
+    except (UnknownFunctionError, RuntimeError):
+        return bias
+    seen = bias.isfinite()
+    apart = torch.where(seen, made - bias, 0.0)
+    mean = apart.sum(dim, keepdim=True) / seen.sum(dim, keepdim=True).clamp(min=1)
+    off = torch.where(seen, apart - mean, 0.0)
+    return bias + mean if bool((off.abs() < 1e-5).all()) else bias
+
+
+def _operands(call: Call) -> list[Node]:
+    """Return the traced operands of a call that may complete a softmax; none if it cannot."""
+    nodes = [node for t, node in zip(call.tensors, call.nodes, strict=True) if t.requires_grad and node is not None]
+    if call.inplace or call.name not in COMPLETING or not nodes:
+        return []
+    if call.name in ops.SOFTMAX:
+        return nodes if len(nodes) == 1 and _is_shifted(nodes[0], call.argument(1, "dim", -1)) else []
+    if call.name not in ("div", "mul"):
+        return nodes if nodes[0].name == "log_softmax" or _is_shifted(nodes[0]) else []
+    root = dominator(nodes) if len(call.traced) == 2 and len(nodes) > 1 else None
+    inner = [] if root is None else [n for node in nodes for n in region(node, root)]
+    if root is None or not any(n.numel < root.numel or n.name == "log_softmax" for n in inner):
+        return []
+    return [] if any(n.weighted and n.numel >= root.numel for n in inner) else nodes
+
+
+def _is_there(node: Node) -> bool:
+    """Return whether a tensor is there, or can be recomputed."""
+    if node.tensor is not None:
+        return not node.tensor.is_meta
+    try:
+        with torch.no_grad():
+            return not restored(node).is_meta
+    except (UnknownFunctionError, RuntimeError):
+        return False
+
+
+def _is_shifted(node: Node, dim: object = -1, reach: int = 3) -> bool:
+    """Return whether numbers were added that may be the same for all of a row, perhaps masked since."""
+    if _adds_to_rows(node, dim):
+        return True
+    masked = node.kind in ("structural", "shift-by-constant") and len(node.flows) == 1
+    return masked and reach > 0 and node.flows[0].shape == node.shape and _is_shifted(node.flows[0], dim, reach - 1)
+
+
+def _adds_to_rows(node: Node, dim: object) -> bool:
+    if node.kind in ("add", "center"):
+        return any(parent.moved_from().numel < node.numel for parent in node.flows)
+    if node.kind != "shift-by-constant" or node.recipe is None or not isinstance(dim, int):
+        return False
+    constants = [a for a in node.recipe.args if isinstance(a, Tensor)]
+    return any(t.dim() == len(node.shape) and t.shape[dim] == 1 for t in constants)
+
+
+def _nonnegative(call: Call) -> Tensor | None:
+    """Return the value of a call, if it is nowhere negative."""
+    with torch.no_grad():
+        value = call.func(*call.args, **call.kwargs)
+    return None if value.is_meta or bool((value < 0).any()) else value
+
+
+def _nearest(nodes: list[Node], value: Tensor) -> Node | None:
+    """Return the nearest tensor of which a map is a function: numbers that are divided by their sum."""
+    root = dominator(nodes)
+    return root if root is not None and root.numel == value.numel() else None
+
+
+def _recipe(call: Call) -> Recipe:
+    pairs = zip(call.tensors, call.nodes, strict=True)
+    return Recipe.of(call, {id(t): node for t, node in pairs if t.requires_grad and node is not None}, 0)
+
+
 def _again(recipe: Recipe, root: Node, x: Tensor, dim: int) -> Tensor:
     """Compute the softmax from other scores, with its plain derivative."""
     return recipe.run(lambda node: evaluate(node, {root: x}))
 
 
-def _scores(node: Node) -> Node | None:
-    """Return the scores that the logarithm of a softmax is computed from."""
-    if node.name == "log_softmax" and node.flows:
-        return node.flows[0]
-    if node.kind in ("add", "center") and any(parent.numel < node.numel for parent in node.flows):
-        return dominator(node.flows)
-    return None
-
-
-def _without_shift(root: Node) -> Node:
-    """Return the scores that an exponential was taken of, without what was subtracted from all of them."""
-    taken = root
-    while taken.kind == "scale" and len(taken.flows) == 1:  # a mask of zeros
-        taken = taken.flows[0]
-    if taken.kind == "function" and taken.flows:
-        scores = taken.flows[0]
-        while _is_shifted(scores):
-            further = dominator(scores.flows)
-            if further is None or further.numel != scores.numel or further.tensor is None:
+def _scores(call: Call, nodes: list[Node]) -> _Function | None:
+    """Return the scores that a call is a softmax of: without a mask of exponentials, or numbers added to whole rows."""
+    recipe = _recipe(call)
+    found: _Function | None = None
+    last: Node | None = None
+    node = dominator(nodes)
+    for _ in range(CHAIN):
+        if node is None:
+            break
+        if _is_there(node):
+            tried = _tried(functools.partial(_again, recipe, node), node)
+            if found is not None and (tried is None or not found.form.covers(tried)):
                 break
-            scores = further
-        return scores if scores.tensor is not None else root
-    return root
+            if tried is not None:
+                found = _Function(node, tried, last if found is None else found.exponential)
+        if node.kind in LAYERS or not node.flows:
+            break
+        last, node = node, dominator(node.flows)
+    named = call.name in ops.SOFTMAX and found is not None and found.node is nodes[0]
+    return None if named else found
 
 
-def _is_shifted(scores: Node) -> bool:
-    """Return whether one number for each row was added to scores: their maximum, which may be a constant."""
-    if scores.kind in ("add", "center"):
-        return any(parent.numel < scores.numel for parent in scores.flows)
-    if scores.kind != "shift-by-constant" or scores.recipe is None:
-        return False
-    constants = [a for a in scores.recipe.args if isinstance(a, Tensor)]
-    return len(constants) == 1 and constants[0].dim() == len(scores.shape) and constants[0].shape[-1] == 1
+def _tolerance(dtype: torch.dtype) -> float:
+    return TOLERANCE.get(dtype, 3e-2)
+
+
+def _tried(function: Callable[[Tensor, int], Tensor], node: Node) -> Scores | None:
+    """Return in which way a function of a tensor is a softmax of it; ``None`` if it is not."""
+    values = [sample(node, 0), sample(node, 1)]
+    try:
+        with torch.no_grad():
+            made = [function(x, -1) for x in values]
+    except (UnknownFunctionError, RuntimeError):
+        return None
+    if any(m.shape != node.shape for m in made):
+        return None
+    dims = [dim for dim in range(-1, -len(node.shape) - 1, -1) if node.shape[dim] > 1]
+    return next((found for dim in dims if (found := softmax_in(values, made, dim, node.dtype)) is not None), None)
+
+
+def softmax_in(scores: list[Tensor], maps: list[Tensor], dim: int, dtype: torch.dtype) -> Scores | None:
+    """Return in which way two maps are the softmax of two scores; ``None`` if they are not."""
+    x, made = [t.double() for t in scores], [t.double() for t in maps]
+    seen = made[0] > 0
+    if not all(bool((m >= 0).all()) for m in made) or not torch.equal(seen, made[1] > 0) or not bool(seen.any()):
+        return None
+    logs = [torch.where(seen, m, 1.0).log() for m in made]
+    change, apart = (_centred(seen, a - b, dim) for a, b in (logs, x))
+    size = float(apart.square().sum())
+    factor = float((change * apart).sum()) / size if size else 0.0
+    if factor <= 0 or not bool(((change - factor * apart).abs() < _tolerance(dtype) * 10).all()):
+        return None
+    factor = 1.0 if abs(factor - 1) < _tolerance(dtype) else factor
+    bias = torch.where(seen, logs[0] - factor * x[0], -math.inf)
+    largest = bias.amax(dim, keepdim=True)
+    bias = bias - torch.where(largest.isfinite(), largest, 0.0)
+    sums = [(factor * value + bias).exp().sum(dim) for value in x]
+    return Scores(dim, factor, bias) if _is_normalised(made, sums, dim, dtype) else None
+
+
+def _centred(seen: Tensor, value: Tensor, dim: int) -> Tensor:
+    """Return values minus their mean along a dimension, of those that are seen alone."""
+    kept = torch.where(seen, value, 0.0)
+    mean = kept.sum(dim, keepdim=True) / seen.sum(dim, keepdim=True).clamp(min=1)
+    return torch.where(seen, kept - mean, 0.0)
+
+
+def _is_normalised(made: list[Tensor], sums: list[Tensor], dim: int, dtype: torch.dtype) -> bool:
+    """Return whether exponentials are divided by their sum, or by that and a constant (softmax with a sink)."""
+    totals = [m.sum(dim) for m in made]
+    seen = totals[0] > 0
+    if all(bool(((t - 1).abs() < 1e-2)[seen].all()) for t in totals):  # a small number may be added to the sum
+        return True
+    first, second = ((1 / t[seen] - 1) * s[seen] for t, s in zip(totals, sums, strict=True))
+    return bool((first >= 0).all()) and bool(((first - second).abs() <= _tolerance(dtype) * 10 * first.abs()).all())
 
 
 def sums_to_one(value: Tensor) -> int | None:

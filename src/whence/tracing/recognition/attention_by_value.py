@@ -1,0 +1,254 @@
+"""Attention in several steps that are no softmax and no single product: recognised by what it computes.
+
+A running softmax over blocks of keys, blocks that are merged by their log-sums, a column of ones beside the values as
+denominator, ``v.mean() + A @ (v - v.mean())``, heads and queries in a loop: each is a function of queries, keys and
+values. Values that are 1 at one key and 0 at all others show the map, and the map at two samples of queries and keys
+shows whether it is their softmax.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812  # as everywhere in torch code
+from torch import Tensor
+
+from .. import operations as ops
+from ..node import Node
+from ..op_call import Call
+from ..replay import Recipe, UnknownFunctionError, dominator, evaluate, restored, sample
+from .softmax import Scores, softmax_in, softmax_of
+
+Usual = Callable[[], Tensor]
+
+#: operations of which some attention in steps must be made
+EXPONENTIAL = {"exp", "exp2", "softmax", "log_softmax", "logsumexp"}
+#: operations that write into a tensor
+WRITING = {"setitem", "index_copy", "index_put", "slice_scatter", "copy", "scatter"}
+#: how many operations an attention may have
+REACH = 400
+
+
+class _Operands(NamedTuple):
+    """Queries, keys and values.
+
+    Attributes:
+        query: ``[..., heads, queries, features]``.
+        key: ``[..., heads, keys, features]``, or ``[..., heads, features, keys]`` if ``flat``.
+        value: ``[..., heads, keys, values]``.
+        flat: see ``key``.
+        times: how many heads of queries share one of keys and values.
+    """
+
+    query: Node
+    key: Node
+    value: Node
+    flat: bool
+    times: int
+
+    def product(self, query: Tensor, key: Tensor) -> Tensor:
+        """Return scores, not scaled."""
+        return torch.matmul(query, self.repeated(key if self.flat else key.mT))
+
+    def repeated(self, tensor: Tensor) -> Tensor:
+        """Return keys or values for each head of queries."""
+        return tensor if self.times == 1 else tensor.repeat_interleave(self.times, -3)
+
+
+class _Region(NamedTuple):
+    """The operations of an attention.
+
+    Attributes:
+        inner: all of them.
+        products: the two operands of each product that makes scores.
+        values: what else it begins with.
+    """
+
+    inner: list[Node]
+    products: list[tuple[Node, Node]]
+    values: list[Node]
+
+    @property
+    def fused(self) -> bool:
+        """Whether it is made of fused attentions."""
+        return any(node.kind == "attention" for node in self.inner)
+
+
+def usual_attention(call: Call) -> tuple[Usual, list[Node]] | None:
+    """Return an attention that a call completes as a product of a softmax and values.
+
+    Returns:
+        The attention, and the products that it replaces.
+    """
+    if call.inplace or not call.traced or (call.name in ops.PRODUCTS and not _is_unusual(call)):
+        return None
+    known = {id(t): node for t, node in zip(call.tensors, call.nodes, strict=True) if t.requires_grad and node}
+    return _attention(list(known.values()), Recipe.of(call, known, 0).run)
+
+
+def written_attention(call: Call) -> tuple[Usual, list[Node]] | None:
+    """Return a copy of a tensor into which slices of an attention were written as one of that attention."""
+    node = call.nodes[0] if call.nodes else None
+    if node is None or call.inplace or node.name not in WRITING or node.recipe is None:
+        return None
+    found = _attention(list(node.flows), node.recipe.run)
+    if found is None:
+        return None
+    run, region = found
+    return (lambda: call.func(run(), *call.args[1:], **call.kwargs)), region
+
+
+def _is_unusual(call: Call) -> bool:
+    """Return whether a product is one with a map that does not sum to 1, or that leaves keys out for all queries."""
+    node, map_ = call.nodes[0], call.tensors[0].detach()
+    if len(call.traced) != 2 or node is None or node.softmax is None or call.name == "einsum" or map_.is_meta:
+        return False
+    total = map_.sum(-1)
+    return bool(((total - 1).abs() > 1e-3).any()) or bool((map_.flatten(0, -2).amax(0) == 0).any())
+
+
+def _attention(nodes: list[Node], run: Callable[..., Tensor]) -> tuple[Usual, list[Node]] | None:
+    """Return a function of some tensors as an attention, if it is one, and the operations that it replaces."""
+    if max(len(node.shape) for node in nodes) < 3:
+        return None
+    region = _walk(nodes)
+    if region is None or not any(map(_is_exponential, region.inner)):
+        return None
+    for operands in _candidates(region):
+        try:
+            with torch.no_grad():
+                found = _tried(run, operands)
+        except (UnknownFunctionError, RuntimeError, IndexError):
+            continue
+        if found is not None:
+            return functools.partial(_attend, operands, found, region.fused), region.inner
+    return None
+
+
+def _attend(operands: _Operands, found: Scores, fused: bool) -> Tensor:
+    query, key, value = (restored(node) for node in operands[:3])
+    value = operands.repeated(value)
+    if fused and not found.biased:
+        key = operands.repeated(key.mT if operands.flat else key)
+        seen = found.bias.isfinite()
+        return F.scaled_dot_product_attention(query, key, value, None if bool(seen.all()) else seen, scale=found.factor)
+    return torch.matmul(softmax_of(operands.product(query, key), found), value)
+
+
+def _walk(nodes: list[Node]) -> _Region | None:
+    """Return the operations behind some tensors back to layers; ``None`` if they are too many, or no attention."""
+    inner: dict[int, Node] = {}
+    products: list[tuple[Node, Node]] = []
+    values: list[Node] = []
+    seen: set[int] = set()
+    stack = list(nodes)
+    while stack:
+        node = stack.pop()
+        if node.seq in seen:
+            continue
+        seen.add(node.seq)
+        if node.kind == "attention" and len(node.flows) == 3:
+            inner[node.seq] = node
+            products.append(node.flows[:2])
+            stack.append(node.flows[2])
+        elif node.kind == "matmul" and len(node.flows) == 2 and not _has_behind(node, _is_exponential):
+            products.append(node.flows)
+        elif not node.flows or _is_sliced(node) or (node.residual and not _has_behind(node, _is_product)):
+            values.append(node)
+        else:
+            inner[node.seq] = node
+            stack += node.flows
+        if len(inner) > REACH:
+            return None
+    return _Region(list(inner.values()), products, values) if products and values else None
+
+
+def _is_sliced(node: Node) -> bool:
+    """Return whether a tensor is what a layer made, or a slice of it."""
+    while node.kind in ("structural", "selecting") and len(node.flows) == 1 and node.flows[0].numel >= node.numel:
+        node = node.flows[0]
+    return node.weighted
+
+
+def _is_product(node: Node) -> bool:
+    return node.kind == "matmul"
+
+
+def _is_exponential(node: Node) -> bool:
+    return node.name in EXPONENTIAL or node.kind == "attention"
+
+
+def _has_behind(node: Node, test: Callable[[Node], bool]) -> bool:
+    """Return whether some operation is behind a tensor, with no layer between them."""
+    stack, seen = list(node.flows), set[int]()
+    while stack and len(seen) < REACH:
+        inner = stack.pop()
+        if test(inner):
+            return True
+        if inner.seq not in seen and not inner.weighted and inner.kind != "norm":
+            seen.add(inner.seq)
+            stack += inner.flows
+    return False
+
+
+def _candidates(region: _Region) -> Iterator[_Operands]:
+    """Yield tensors that may be queries, keys and values."""
+    first, second = (dominator(pair[i] for pair in region.products) for i in (0, 1))
+    value = dominator(region.values)
+    if first is None or second is None or value is None:
+        return
+    for a, b in ((first, second), (second, first)):
+        for query, key, values, flat in itertools.product(_moved(a), _moved(b), _moved(value), (False, True)):
+            if (operands := _fitting(query, key, values, flat)) is not None:
+                yield operands
+
+
+def _moved(node: Node) -> list[Node]:
+    """Return a tensor, and those that it was before it was padded, cut or laid out differently."""
+    out = [node]
+    while node.kind in ("structural", "selecting") and len(node.flows) == 1 and len(out) < 4:
+        node = node.flows[0]
+        out.append(node)
+    return out
+
+
+def _fitting(query: Node, key: Node, value: Node, flat: bool) -> _Operands | None:
+    """Return queries, keys and values of shapes that fit."""
+    if not len(query.shape) == len(key.shape) == len(value.shape) > 2:
+        return None
+    width, keys = (key.shape[-2], key.shape[-1]) if flat else (key.shape[-1], key.shape[-2])
+    if width != query.shape[-1] or keys != value.shape[-2] or key.shape[:-2] != value.shape[:-2]:
+        return None
+    times, left = divmod(query.shape[-3], key.shape[-3])
+    return None if left or query.shape[:-3] != key.shape[:-3] else _Operands(query, key, value, flat, times)
+
+
+def _tried(run: Callable[..., Tensor], operands: _Operands) -> Scores | None:
+    """Return in which way a function is an attention of some queries, keys and values; ``None`` if it is not."""
+    samples = [(sample(operands.query, i), sample(operands.key, i + 2)) for i in (0, 1)]
+    maps = [map_ for query, key in samples if (map_ := _map(run, operands, query, key)) is not None]
+    if len(maps) < 2:
+        return None
+    scores = [operands.product(query, key) for query, key in samples]
+    return softmax_in(scores, maps, -1, operands.query.dtype)
+
+
+def _map(run: Callable[..., Tensor], operands: _Operands, query: Tensor, key: Tensor) -> Tensor | None:
+    """Return the map of an attention: what it makes of values that are 1 at one key, 0 at all others."""
+    value = operands.value
+    keys, width = value.shape[-2:]
+    columns = []
+    for start in range(0, keys, width):
+        one = torch.zeros(keys, width, dtype=value.dtype, device=value.device)
+        count = min(width, keys - start)
+        one[start : start + count, :count] = torch.eye(count, dtype=value.dtype, device=value.device)
+        given = {operands.query: query, operands.key: key, value: one.expand(value.shape)}
+        made = run(functools.partial(evaluate, given=given))
+        if made.shape != (*query.shape[:-1], width):
+            return None
+        columns.append(made[..., :count])
+    return torch.cat(columns, -1)
