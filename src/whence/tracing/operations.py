@@ -40,7 +40,17 @@ _ALIASES = {
     "inner": "inner", "adaptive_avg_pool1d": "avg_pool", "adaptive_avg_pool2d": "avg_pool",
     "avg_pool1d": "avg_pool", "avg_pool2d": "avg_pool", "log_sigmoid": "logsigmoid", "_threshold": "threshold",
     "special_ndtr": "ndtr", "special_log_softmax": "log_softmax", "special_logsumexp": "logsumexp",
+    "_log_softmax": "log_softmax", "_to_copy": "to", "constant_pad_nd": "pad", "row_stack": "vstack", "vdot": "dot",
+    "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "not_equal": "ne", "positive": "clone",
+    "trapz": "trapezoid", "resolve_conj": "alias", "resolve_neg": "alias", "adaptive_avg_pool3d":
+    "avg_pool", "avg_pool3d": "avg_pool", "_adaptive_avg_pool2d": "avg_pool", "nelement": "numel", "dsmm": "mm",
+    "spmm": "mm", "_convolution": "convolution",
 }  # fmt: skip
+#: what torch adds to the name of a function where the same one is in another namespace, or makes no view
+_PREFIXES = ("special_", "linalg_", "_unsafe_", "unsafe_", "_")
+_SUFFIXES = ("_copy", "_with_indices")
+#: functions whose name without a prefix is that of another function
+_OTHERS = {"linalg_diagonal", "_weight_norm", "_grouped_mm", "_index_put_impl"}
 
 
 @functools.lru_cache(maxsize=4096)
@@ -52,11 +62,35 @@ def operation(func: Callable[..., Any]) -> Operation:
         Operation(name='add', inplace=True)
     """
     owner: Any = func
-    name = str(owner.__name__ if owner.__name__ != "__get__" else owner.__self__.__name__)
+    if owner.__name__ == "__get__":  # of an attribute, or of a property
+        owner = getattr(owner.__self__, "fget", owner.__self__)
+    name = str(owner.__name__)
     name = _DUNDER.get(name, name.split(".")[0])  # torch.ops name an overload, too
     inplace = name == "setitem" or (name.endswith("_") and not name.endswith("__"))
     name = name.rstrip("_") if inplace else name
-    return Operation(_ALIASES.get(name, name), inplace)
+    return Operation(_canonical(name), inplace)
+
+
+def _canonical(name: str) -> str:
+    """The name of a function by which it is known: ``unsafe_chunk`` and ``view_copy`` are ``chunk`` and ``view``."""
+    name = _ALIASES.get(name, name)
+    if name in known_names() or name in _OTHERS:
+        return name
+    shorter = [name.removeprefix(prefix) for prefix in _PREFIXES if name.startswith(prefix)]
+    shorter += [name.removesuffix(suffix) for suffix in _SUFFIXES if name.endswith(suffix)]
+    found = (_ALIASES.get(other, other) for other in shorter)
+    return next((other for other in found if other in known_names()), name)
+
+
+@functools.cache
+def known_names() -> frozenset[str]:
+    """Every canonical name that says what a function does."""
+    tables = (
+        PASSIVE, STRUCTURAL, SELECTING, EXTREMES, REDUCING, LINEAR, CONVOLUTIONS, PRODUCTS, ACTIVATIONS, GATED, NORMS,
+        SOFTMAX, ATTENTION, IDENTITY, DISCRETE, SCATTERING, COMPOSITE, SUMMING, OPENED, WEIGHING,
+        {"add", "sub", "mul", "div", "neg", "logsumexp", "log_softmax", "norm", "std", "var", "prod"},
+    )  # fmt: skip
+    return frozenset().union(*tables)
 
 
 def usual_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -256,6 +290,45 @@ def _rmatmul(input: Tensor, other: Tensor) -> Tensor:
     return torch.matmul(other, input)
 
 
+def _sliced(input: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Tensor:
+    return input[(slice(None),) * (dim % input.dim()) + (slice(start, end, step),)]
+
+
+def _indexed(input: Tensor, indices: Any) -> Tensor:
+    return input[tuple(slice(None) if index is None else index for index in indices)]
+
+
+def _convolution(
+    input: Tensor,
+    weight: Tensor,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+    *_: Any,
+) -> Tensor:
+    name = f"conv{'_transpose' if transposed else ''}{weight.dim() - 2}d"
+    given = (output_padding, groups, dilation) if transposed else (dilation, groups)
+    convolved: Tensor = getattr(F, name)(input, weight, bias, stride, padding, *given)
+    return convolved
+
+
+def _multi_dot(*tensors: Any) -> Tensor:
+    listed = tensors[0] if isinstance(tensors[0], tuple | list) else tensors
+    return functools.reduce(torch.matmul, listed)
+
+
+def _outer(input: Tensor, vec2: Tensor) -> Tensor:
+    return input[:, None] * vec2
+
+
+def _addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    return _plus_product(input, torch.bmm(batch1, batch2).sum(0), beta, alpha)
+
+
 def _square(input: Tensor) -> Tensor:
     return torch.pow(input, 2)
 
@@ -318,6 +391,10 @@ COMPOSITE: dict[str, Callable[..., Any]] = {
     "reshape_as": lambda input, other: input.reshape(other.shape),
     "type_as": lambda input, other: input.to(dtype=other.dtype, device=other.device),
     "hstack": lambda tensors: torch.cat(tensors, 0 if tensors[0].dim() < 2 else 1),
+    "vstack": lambda tensors: torch.cat([torch.atleast_2d(t) for t in tensors]),
+    "column_stack": lambda tensors: torch.cat([t[:, None] if t.dim() < 2 else t for t in tensors], 1),
+    "slice": _sliced, "index": _indexed, "convolution": _convolution, "chain_matmul": _multi_dot,
+    "linalg_multi_dot": _multi_dot, "outer": _outer, "ger": _outer, "addbmm": _addbmm,
 }  # fmt: skip
 
 
