@@ -18,11 +18,12 @@ from ..node import Node
 from ..op_call import Call, tensors_in
 from ..replay import UnknownFunctionError, restored
 from ..tensor_info import node_of
-from . import assembled, elementwise, products
+from . import assembled, elementwise, gates, products
 from .constant_maps import constant_features, usual_map
 from .contraction import pairwise, separate
 from .deviation import own_statistics
 from .joined_attention import joined
+from .origins import is_over_stack
 from .sums import COMPLETING, usual_sum
 
 Usual = Callable[[], Any]
@@ -130,6 +131,14 @@ def _masked_product(call: Call) -> Usual | None:
     return lambda: torch.mul(kept, condition if kept is yes else torch.logical_not(condition))
 
 
+def _unbound(call: Call) -> Usual | None:
+    """The entries of a softmax over a stack of two or three tensors, one by one."""
+    x, dim = call.traced[0], call.argument(1, "dim", 0)
+    if not 1 < x.shape[dim] <= 3 or not is_over_stack(node_of(x).moved_from()):
+        return None
+    return lambda: tuple(x.select(dim, i) for i in range(x.shape[dim]))
+
+
 def _multiplied(call: Call) -> Usual | None:
     """A product over a dimension of two or three entries as products of tensors."""
     x, dim = call.traced[0], call.argument(1, "dim")
@@ -170,9 +179,10 @@ _PATTERNS: list[tuple[set[str], Pattern]] = [
     ({"where"}, _one_branch),
     ({"where"}, _masked_product),
     ({"add", "sub"}, elementwise.constant_multiple),
-    ({"mul", "div"}, elementwise.regrouped),
+    (gates.COMPLETING, gates.usual_gate),
     ({"mul"}, elementwise.shifted_gate),
     ({"prod"}, _multiplied),
+    ({"unbind"}, _unbound),
     ({"mul"}, _quotient),
     ({"sum"}, products.summed_product),
     ({"sum"}, products.summed_later),
