@@ -117,7 +117,7 @@ SILU: dict[str, Gate] = {
     "clamped": halves(clamped),
     "shift-undone": halves(lambda g, u: ((u - 1) + 1) * F.silu(g)),
     "signs": halves(lambda g, u: (-u) * (-g) * torch.sigmoid(g)),
-    "in-two-slices": halves(lambda g, u: torch.cat([F.silu(a) * b for a, b in zip(g.chunk(2), u.chunk(2))])),
+    "in-two-slices": halves(lambda g, u: torch.cat([F.silu(g[:1]) * u[:1], F.silu(g[1:]) * u[1:]])),
     "swapped": lambda packed: (lambda u, g: u * F.silu(g))(*packed.roll(packed.shape[-1] // 2, -1).chunk(2, -1)),
 }
 

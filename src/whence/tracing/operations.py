@@ -318,7 +318,8 @@ def _convolution(
 
 def _multi_dot(*tensors: Any) -> Tensor:
     listed = tensors[0] if isinstance(tensors[0], tuple | list) else tensors
-    return functools.reduce(torch.matmul, listed)
+    made: Tensor = functools.reduce(torch.matmul, listed)
+    return made
 
 
 def _outer(input: Tensor, vec2: Tensor) -> Tensor:

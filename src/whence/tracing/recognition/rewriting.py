@@ -19,11 +19,12 @@ from ..op_call import Call, tensors_in
 from ..replay import UnknownFunctionError, restored
 from ..tensor_info import node_of
 from . import assembled, elementwise, gates, products
-from .constant_maps import constant_features, usual_map
+from .constant_maps import constant_features, mixed_stack, usual_map
 from .contraction import pairwise, separate
 from .deviation import own_statistics
 from .joined_attention import joined
 from .origins import is_over_stack
+from .softmax import log_softmax
 from .sums import COMPLETING, usual_sum
 
 Usual = Callable[[], Any]
@@ -175,6 +176,7 @@ def _exponent(node: Node) -> object:
 _PATTERNS: list[tuple[set[str], Pattern]] = [
     ({"addmm", "addmv", "index_add"}, _summing),
     (COMPLETING, usual_sum),
+    ({"sub"}, log_softmax),
     ({"add", "sub"}, _alpha),
     ({"where"}, _one_branch),
     ({"where"}, _masked_product),
@@ -190,6 +192,7 @@ _PATTERNS: list[tuple[set[str], Pattern]] = [
     ({"add"}, products.blocks),
     ({"einsum"}, separate),
     ({"einsum"}, pairwise),
+    ({*ops.PRODUCTS, "linear"}, mixed_stack),
     ({*ops.PRODUCTS, "linear", *ops.CONVOLUTIONS}, usual_map),
     ({*ops.PRODUCTS, "linear"}, products.pooled),
     ({"linear", "tensordot", "inner"}, products.as_matmul),
