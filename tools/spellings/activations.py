@@ -59,6 +59,7 @@ ACTIVATIONS: dict[str, dict[str, Activation]] = {
         "factored": lambda x: 0.5 * x * (1 + torch.tanh(x * TANH * (1 + 0.044715 * x * x))),
         "sigmoid": lambda x: x * torch.sigmoid(2 * TANH * (x + 0.044715 * x**3)),
         "commuted": lambda x: (1 + torch.tanh((0.044715 * x**3 + x) * TANH)) * (x * 0.5),
+        "softmax": lambda x: x * torch.stack([2 * TANH * (x + 0.044715 * x**3), torch.zeros_like(x)]).softmax(0)[0],
     },
     "quick-gelu": {
         "usual": lambda x: x * torch.sigmoid(1.702 * x),
@@ -87,6 +88,8 @@ ACTIVATIONS: dict[str, dict[str, Activation]] = {
         "addcdiv": lambda x: torch.addcdiv(torch.zeros_like(x), x, 1 + torch.exp(-x)),
         "glu": lambda x: F.glu(torch.cat([x, x], -1), -1),
         "softmax": lambda x: x * torch.stack([x, torch.zeros_like(x)], -1).softmax(-1)[..., 0],
+        "softmax-of-zero": lambda x: x * torch.stack([0 * x, x]).softmax(0)[1],
+        "softmax-unbound": lambda x: x * torch.stack([x / 2, -x / 2], -1).softmax(-1).unbind(-1)[0],
     },
     "relu": {
         "usual": lambda x: F.relu(x),

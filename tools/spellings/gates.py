@@ -37,6 +37,41 @@ def in_place(g: Tensor, u: Tensor) -> Tensor:
     return out
 
 
+def chained_in_place(g: Tensor, u: Tensor) -> Tensor:
+    return u.clone().mul_(g).mul_(torch.sigmoid(g))
+
+
+def added_in_place(g: Tensor, u: Tensor) -> Tensor:
+    out = 0.5 * g * u
+    out += 0.5 * g * u * torch.tanh(g / 2)
+    return out
+
+
+def stacked(g: Tensor, u: Tensor) -> Tensor:
+    first, second = torch.stack([F.silu(g), u]).unbind(0)
+    return first * second
+
+
+def concatenated(g: Tensor, u: Tensor) -> Tensor:
+    return torch.cat([F.silu(g), u], -1).unflatten(-1, (2, -1)).prod(-2)
+
+
+def written(g: Tensor, u: Tensor) -> Tensor:
+    out = torch.empty_like(u)
+    out[:] = g * u
+    return out * torch.sigmoid(g)
+
+
+def pair(g: Tensor) -> Tensor:
+    """Return the softmax of ``[g, 0]``, whose first entry is the sigmoid."""
+    return torch.stack([g, torch.zeros_like(g)], -1).softmax(-1)
+
+
+def clamped(g: Tensor, u: Tensor) -> Tensor:
+    g = g.clamp(max=1e3)
+    return g * torch.sigmoid(g) * u.clamp(-1e3, 1e3)
+
+
 SILU: dict[str, Gate] = {
     "usual": halves(lambda g, u: F.silu(g) * u),
     "commuted": halves(lambda g, u: u * F.silu(g)),
@@ -65,6 +100,24 @@ SILU: dict[str, Gate] = {
     "unbind": lambda packed: (lambda g, u: F.silu(g) * u)(*packed.unflatten(-1, (2, -1)).unbind(-2)),
     "narrow": narrowed,
     "interleaved": interleaved,
+    "chained-in-place": halves(chained_in_place),
+    "added-in-place": halves(added_in_place),
+    "glu-of-product": halves(lambda g, u: F.glu(torch.cat([g * u, g], -1))),
+    "stacked": halves(stacked),
+    "concatenated": halves(concatenated),
+    "written": halves(written),
+    "softmax-of-two": halves(lambda g, u: u * g * pair(g)[..., 0]),
+    "softmax-of-two-unbound": halves(lambda g, u: u * g * pair(g).unbind(-1)[0]),
+    "softmax-of-opposites": halves(lambda g, u: u * (g * torch.stack([g / 2, -g / 2]).softmax(0)[0])),
+    "distributed": halves(lambda g, u: 0.5 * (g * u) + 0.5 * (g * u) * torch.tanh(g / 2)),
+    "complement": halves(lambda g, u: g * u - g * u * torch.sigmoid(-g)),
+    "complement-product": halves(lambda g, u: u * (g * (1 - torch.sigmoid(-g)))),
+    "lerp": halves(lambda g, u: torch.lerp(torch.zeros_like(u), g * u, torch.sigmoid(g))),
+    "log-sigmoid": halves(lambda g, u: (g * u) * torch.exp(F.logsigmoid(g))),
+    "clamped": halves(clamped),
+    "shift-undone": halves(lambda g, u: ((u - 1) + 1) * F.silu(g)),
+    "signs": halves(lambda g, u: (-u) * (-g) * torch.sigmoid(g)),
+    "in-two-slices": halves(lambda g, u: torch.cat([F.silu(g[:1]) * u[:1], F.silu(g[1:]) * u[1:]])),
     "swapped": lambda packed: (lambda u, g: u * F.silu(g))(*packed.roll(packed.shape[-1] // 2, -1).chunk(2, -1)),
 }
 
@@ -76,6 +129,9 @@ SIGMOID: dict[str, Gate] = {
     "quotient": halves(lambda g, u: u / (1 + torch.exp(-g))),
     "expit": halves(lambda g, u: u * torch.special.expit(g)),
     "tanh": halves(lambda g, u: u * (0.5 + 0.5 * torch.tanh(g / 2))),
+    "tanh-distributed": halves(lambda g, u: 0.5 * u + 0.5 * u * torch.tanh(g / 2)),
+    "complement": halves(lambda g, u: u - u * torch.sigmoid(-g)),
+    "softmax-of-two": halves(lambda g, u: u * pair(g)[..., 0]),
     "einsum": halves(lambda g, u: torch.einsum("bnh,bnh->bnh", u, torch.sigmoid(g))),
 }
 
@@ -85,6 +141,7 @@ GELU: dict[str, Gate] = {
     "ndtr": halves(lambda g, u: g * torch.special.ndtr(g) * u),
     "ndtr-values-first": halves(lambda g, u: u * g * torch.special.ndtr(g)),
     "erf": halves(lambda g, u: 0.5 * g * (1 + torch.erf(g / 2**0.5)) * u),
+    "erf-distributed": halves(lambda g, u: 0.5 * g * u + 0.5 * g * u * torch.erf(g / 2**0.5)),
     "erf-values-first": halves(lambda g, u: (0.5 * u * g) * (1 + torch.erf(g / 2**0.5))),
 }
 
@@ -94,6 +151,9 @@ RELU: dict[str, Gate] = {
     "clamp": halves(lambda g, u: g.clamp(min=0) * u),
     "where": halves(lambda g, u: torch.where(g > 0, g * u, 0.0)),
     "mask": halves(lambda g, u: (u * g) * (g > 0)),
+    "absolute": halves(lambda g, u: 0.5 * (g * u) + 0.5 * (g.abs() * u)),
+    "masked-fill": halves(lambda g, u: (g * u).masked_fill(g < 0, 0.0)),
+    "maximum": halves(lambda g, u: torch.maximum(g, torch.zeros_like(g)) * u),
 }
 
 BILINEAR: dict[str, Gate] = {

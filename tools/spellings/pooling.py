@@ -57,6 +57,41 @@ def mean_by_conv(x: Tensor) -> Tensor:
     return F.conv1d(x.mT, x.new_full((d, 1, n), 1 / n), groups=d).squeeze(-1)
 
 
+def weighted(x: Tensor, weights: Tensor) -> dict[str, Tensor]:
+    """Return the sum of tokens with weights ``[batch, tokens]``, in several spellings."""
+    return {
+        "usual": (x * weights[..., None]).sum(1),
+        "bmm": torch.bmm(weights[:, None], x).squeeze(1),
+        "einsum": torch.einsum("btd,bt->bd", x, weights),
+        "matmul": (x.mT @ weights[..., None]).squeeze(-1),
+        "softmax": torch.softmax(weights.log(), 1)[:, None].matmul(x)[:, 0],
+        "loop": torch.stack([w @ sample for w, sample in zip(weights, x, strict=True)]),
+    }
+
+
+def some(x: Tensor) -> Tensor:
+    """Return ``[batch, tokens]``: the weights of a mean over all tokens but the last two."""
+    mask = torch.arange(x.shape[1]).expand(x.shape[:2]) < x.shape[1] - 2
+    return mask.to(x.dtype) / mask.sum(1, keepdim=True)
+
+
+def one(x: Tensor) -> Tensor:
+    """Return ``[batch, tokens]``: 1 at the token before the last."""
+    return F.one_hot(torch.full((len(x),), x.shape[1] - 2), x.shape[1]).to(x.dtype)
+
+
+def ragged(name: str) -> Pool:
+    return lambda x: weighted(x, some(x))[name]
+
+
+def different(name: str) -> Pool:
+    return lambda x: weighted(x, one(x))[name]
+
+
+def picked(x: Tensor) -> Tensor:
+    return x[torch.arange(len(x)), torch.full((len(x),), x.shape[1] - 2)]
+
+
 FIRST: dict[str, Pool] = {
     "usual": lambda x: x[:, 0],
     "select": lambda x: x.select(1, 0),
@@ -122,4 +157,18 @@ MEAN: dict[str, Pool] = {
     "nanmean": lambda x: x.nanmean(1),
 }
 
-POOLS: dict[str, dict[str, Pool]] = {"first": FIRST, "mean": MEAN, "last": LAST}
+#: the mean over some tokens, as a padding mask has it
+RAGGED: dict[str, Pool] = {name: ragged(name) for name in ("usual", "bmm", "einsum", "matmul", "softmax", "loop")}
+RAGGED["divided"] = lambda x: (x * (some(x) > 0)[..., None]).sum(1) / (some(x) > 0).sum(1, keepdim=True)
+
+#: one token of each sample, by its number
+DIFFERENT: dict[str, Pool] = {"usual": picked, **{name: different(name) for name in ("bmm", "einsum", "matmul")}}
+DIFFERENT["product"] = different("usual")
+
+POOLS: dict[str, dict[str, Pool]] = {
+    "first": FIRST,
+    "mean": MEAN,
+    "last": LAST,
+    "ragged": RAGGED,
+    "different": DIFFERENT,
+}

@@ -164,7 +164,9 @@ def _token_dims(node: Node, tokens: Dim) -> list[int]:
 def _constant(call: Call) -> Tensor | None:
     """Return the constant operand of a sum or product with one tensor that depends on the input."""
     others = [t for t in call.args[:2] if isinstance(t, Tensor) and not t.requires_grad and t.numel() > 1]
-    return others[0] if len(others) == 1 and len(call.traced) == 1 else None
+    if len(others) != 1 or len(call.traced) != 1:
+        return None
+    return others[0].clone() if call.inplace and others[0] is call.args[0] else others[0]  # before it is overwritten
 
 
 @method("pa-lrp")

@@ -228,7 +228,9 @@ class Ledger:
         axes = node_of(tensor).axes
         finite = node.kind in FINITE
 
-        def hook(gradient: Tensor) -> None:
+        def hook(gradient: Tensor | None) -> None:
+            if gradient is None:  # of one output of several, which nothing that counts has read
+                return
             amount = self._inner(gradient, held(), axes, finite)
             for kind, sign in kinds.items():
                 self.absorb(node.seq, kind, name, amount if sign == 1 else sign * amount)
@@ -408,7 +410,9 @@ def constant_of(call: Call) -> Tensor | None:
         bias = None if position is None else call.argument(position, "bias")
         if not isinstance(bias, Tensor) or bias.requires_grad:
             return None
-        return bias.reshape(-1, *(1,) * (call.traced[0].dim() - 2)) if call.kind == "convolution" else bias
+        if call.kind == "convolution":  # of features first, with or without a batch
+            return bias.reshape(-1, *(1,) * (call.argument(1, "weight").dim() - 2))
+        return bias
     if call.kind in ("shift-by-constant", "shift"):
         other = next((a for a in call.args if not (isinstance(a, Tensor) and a.requires_grad)), 0.0)
         value = other if isinstance(other, Tensor) else torch.as_tensor(other, dtype=call.traced[0].dtype)
@@ -444,7 +448,7 @@ def _of_samples(call: Call, tensors: list[Tensor]) -> list[Tensor]:
     return [t for t in tensors if call.batch.size == 1 or any(call.batch in dim for dim in node_of(t).axes)]
 
 
-def _with_gradient_of_output(made: Tensor, hook: Callable[[Tensor], None]) -> None:
+def _with_gradient_of_output(made: Tensor, hook: Callable[[Tensor | None], None]) -> None:
     """Call a function with the gradient of an operation's output, even if the model overwrites that later.
 
     Overwriting discards a hook on a view (linear layers return a view of what they compute), but not one on the layer.

@@ -375,8 +375,9 @@ def _linear(step: Step) -> Axes:
 
 def _convolved(step: Step) -> Axes:
     (axes, shape), out = step.known[0], step.out
-    kept = [dim if n == m else cells(dim, n) for dim, n, m in zip(axes[2:], out[2:], shape[2:], strict=True)]
-    return (axes[0], fresh(out[1]), *kept)
+    at = len(out) - int(step.name[-2])  # where space begins: one image has no batch axis
+    kept = [dim if n == m else cells(dim, n) for dim, n, m in zip(axes[at:], out[at:], shape[at:], strict=True)]
+    return (*axes[: at - 1], fresh(out[at - 1]), *kept)
 
 
 def _selected(step: Step) -> Axes:

@@ -87,6 +87,46 @@ def _rmatmul(input: Tensor, other: Tensor) -> Tensor:
     return torch.matmul(other, input)
 
 
+def _sliced(input: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Tensor:
+    return input[(slice(None),) * (dim % input.dim()) + (slice(start, end, step),)]
+
+
+def _indexed(input: Tensor, indices: Any) -> Tensor:
+    return input[tuple(slice(None) if index is None else index for index in indices)]
+
+
+def _convolution(
+    input: Tensor,
+    weight: Tensor,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+    *_: Any,
+) -> Tensor:
+    name = f"conv{'_transpose' if transposed else ''}{weight.dim() - 2}d"
+    given = (output_padding, groups, dilation) if transposed else (dilation, groups)
+    convolved: Tensor = getattr(F, name)(input, weight, bias, stride, padding, *given)
+    return convolved
+
+
+def _multi_dot(*tensors: Any) -> Tensor:
+    listed = tensors[0] if isinstance(tensors[0], tuple | list) else tensors
+    made: Tensor = functools.reduce(torch.matmul, listed)
+    return made
+
+
+def _outer(input: Tensor, vec2: Tensor) -> Tensor:
+    return input[:, None] * vec2
+
+
+def _addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    return _plus_product(input, torch.bmm(batch1, batch2).sum(0), beta, alpha)
+
+
 def _square(input: Tensor) -> Tensor:
     return torch.pow(input, 2)
 
@@ -149,6 +189,10 @@ COMPOSITE: dict[str, Callable[..., Any]] = {
     "reshape_as": lambda input, other: input.reshape(other.shape),
     "type_as": lambda input, other: input.to(dtype=other.dtype, device=other.device),
     "hstack": lambda tensors: torch.cat(tensors, 0 if tensors[0].dim() < 2 else 1),
+    "vstack": lambda tensors: torch.cat([torch.atleast_2d(t) for t in tensors]),
+    "column_stack": lambda tensors: torch.cat([t[:, None] if t.dim() < 2 else t for t in tensors], 1),
+    "slice": _sliced, "index": _indexed, "convolution": _convolution, "chain_matmul": _multi_dot,
+    "linalg_multi_dot": _multi_dot, "outer": _outer, "ger": _outer, "addbmm": _addbmm,
 }  # fmt: skip
 
 

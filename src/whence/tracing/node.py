@@ -151,7 +151,7 @@ class Node:
 
     def inherit(self, call: Call) -> None:
         """Take over what the operation that made it leaves true of its main operand."""
-        main = next(iter(self.flows or self.parents), None)
+        main = call.nodes[0] if call.composed else next(iter(self.flows or self.parents), None)
         if main is None:
             return
         kind = call.kind
@@ -173,7 +173,7 @@ class Node:
         kind = call.kind
         if call.name in ops.COMPARING and len(call.tensors) == 1:
             self._root = main.root
-        elif kind in ("scale", "identity") or call.name in ops.COPYING:
+        elif kind in ("scale", "identity") or self._is_copy(call):
             self._root = main.root
             self.linear = main.linear
             self.activated = main.activated
@@ -186,9 +186,14 @@ class Node:
         ):
             self._root = main.root
             self.linear = False
-            self.activated = True
+            self.activated = main.activated or (kind != "shift" and not call.clips())
             self.shifted = kind == "shift" and (main.activated or main.shifted)
             self.proportional = kind == "gated" and (call.composed or main.proportional)
+
+    def _is_copy(self, call: Call) -> bool:
+        """Return whether it is a copy of one tensor, perhaps written over another one."""
+        written = call.name == "copy" and len(self.flows) == 1 and self.flows[0].shape == self.shape
+        return not call.composed and (call.name in ops.COPYING or written)
 
     def divides(self) -> None:
         """Mark it, before it was moved or cut, as a deviation that a norm divides by."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from . import operations as ops
 from .axes import Axis
 from .fused_attention import FusedMap
 from .node import Node
@@ -111,6 +112,14 @@ class Call:
         func = getattr(Tensor, self.name, None) or getattr(torch, self.name, None)
         self.func = func or self.func
         return func is not None
+
+    def clips(self) -> bool:
+        """Return whether it leaves values around 0 as they are, and bounds large ones: no activation of a gate."""
+        if self.name not in ops.CLIPPING or self.composed or len(self.traced) != 1 or self.traced[0].is_meta:
+            return False
+        small = [torch.full_like(self.traced[0], c, requires_grad=False) for c in (0.5, -0.5)]
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            return all(bool((self.run(x) == x).all()) for x in small)
 
     def run(self, *replacements: Tensor) -> Any:
         """Run the operation, with the traced tensors replaced by ``replacements`` where given."""

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from .composites import COMPOSITE, OPENED, SUMMING
+
 
 class Operation(NamedTuple):
     """A torch function's canonical name, and whether it writes into its first argument."""
@@ -37,7 +39,17 @@ _ALIASES = {
     "inner": "inner", "adaptive_avg_pool1d": "avg_pool", "adaptive_avg_pool2d": "avg_pool",
     "avg_pool1d": "avg_pool", "avg_pool2d": "avg_pool", "log_sigmoid": "logsigmoid", "_threshold": "threshold",
     "special_ndtr": "ndtr", "special_log_softmax": "log_softmax", "special_logsumexp": "logsumexp",
+    "_log_softmax": "log_softmax", "_to_copy": "to", "constant_pad_nd": "pad", "row_stack": "vstack", "vdot": "dot",
+    "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "not_equal": "ne", "positive": "clone",
+    "trapz": "trapezoid", "resolve_conj": "alias", "resolve_neg": "alias", "adaptive_avg_pool3d":
+    "avg_pool", "avg_pool3d": "avg_pool", "_adaptive_avg_pool2d": "avg_pool", "nelement": "numel", "dsmm": "mm",
+    "spmm": "mm", "_convolution": "convolution",
 }  # fmt: skip
+#: what torch adds to the name of a function where the same one is in another namespace, or makes no view
+_PREFIXES = ("special_", "linalg_", "_unsafe_", "unsafe_", "_")
+_SUFFIXES = ("_copy", "_with_indices")
+#: functions whose name without a prefix is that of another function
+_OTHERS = {"linalg_diagonal", "_weight_norm", "_grouped_mm", "_index_put_impl"}
 
 
 @functools.lru_cache(maxsize=4096)
@@ -49,11 +61,31 @@ def operation(func: Callable[..., Any]) -> Operation:
         Operation(name='add', inplace=True)
     """
     owner: Any = func
-    name = str(owner.__name__ if owner.__name__ != "__get__" else owner.__self__.__name__)
+    if owner.__name__ == "__get__":  # of an attribute, or of a property
+        owner = getattr(owner.__self__, "fget", owner.__self__)
+    name = str(owner.__name__)
     name = _DUNDER.get(name, name.split(".")[0])  # torch.ops name an overload, too
     inplace = name == "setitem" or (name.endswith("_") and not name.endswith("__"))
     name = name.rstrip("_") if inplace else name
-    return Operation(_ALIASES.get(name, name), inplace)
+    return Operation(_canonical(name), inplace)
+
+
+def _canonical(name: str) -> str:
+    """The name of a function by which it is known: ``unsafe_chunk`` and ``view_copy`` are ``chunk`` and ``view``."""
+    name = _ALIASES.get(name, name)
+    if name in known_names() or name in _OTHERS:
+        return name
+    shorter = [name.removeprefix(prefix) for prefix in _PREFIXES if name.startswith(prefix)]
+    shorter += [name.removesuffix(suffix) for suffix in _SUFFIXES if name.endswith(suffix)]
+    found = (_ALIASES.get(other, other) for other in shorter)
+    return next((other for other in found if other in known_names()), name)
+
+
+@functools.cache
+def known_names() -> frozenset[str]:
+    """Every canonical name that says what a function does."""
+    sums = {"add", "sub", "mul", "div", "neg", "log_softmax"}
+    return frozenset().union(PASSIVE, OPERATIONS, COMPOSITE, SUMMING, OPENED, WEIGHING, sums)
 
 
 def usual_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -145,7 +177,7 @@ _ROWS: list[tuple[str, str, str, str]] = [
     ("linear", "sum_of_product", "", "addmm"),
     ("linear", "", "", "batch_norm"),
     ("convolution", "convolved", "", "conv1d conv2d conv3d conv_transpose1d conv_transpose2d"),
-    ("", "convolved", "", "conv_transpose3d convolution"),
+    ("", "convolved", "", "conv_transpose3d"),
     ("", "linear", "", "embedding"),
     ("reduce", "reduced", "", "sum mean"),
     ("reduce", "", "", "avg_pool cumsum interpolate upsample nansum trapezoid fold"),

@@ -46,6 +46,16 @@ class Recipe(NamedTuple):
         kwargs = {k: _placed(value, known) for k, value in call.kwargs.items()} if call.kwargs else call.kwargs
         return Recipe(call.func, args, kwargs, output, call.inplace)
 
+    def nodes(self) -> list[Node]:
+        """Return the nodes among the arguments."""
+        found: list[Node] = []
+
+        def note(node: Node) -> Any:
+            found.append(node)
+
+        self.filled(note)
+        return found
+
     def filled(self, values: Callable[[Node], Tensor]) -> tuple[Any, Any]:
         """Return the arguments with values in the place of nodes."""
         return _filled(self.args, values), _filled(self.kwargs, values)

@@ -27,7 +27,7 @@ class TensorInfo(NamedTuple):
         node: its node, if it depends on the input.
         maker: the name of the step of the autograd graph that made it when the node was attached.
         edge: where its gradient arrives, if it stands for a tensor that was overwritten or let go of.
-        root: the tensor of which it is an elementwise function, kept alive until another operation reads it.
+        roots: the tensors of which it is an elementwise function, kept alive until another operation reads it.
         whole: the tensor and the index that it is a slice of, if a rule has made it no view of that.
         visible: the same value with the history of the operations that made it while gradients were off.
         parameter: the parameter that it is a detached copy of.
@@ -38,7 +38,7 @@ class TensorInfo(NamedTuple):
     node: Node | None = None
     maker: str = ""
     edge: GradientEdge | None = None
-    root: Tensor | None = None
+    roots: tuple[Tensor, ...] = ()
     whole: tuple[Tensor, Any] | None = None
     visible: Tensor | None = None
     parameter: Tensor | None = None

@@ -38,7 +38,7 @@ from .recognition.elementwise import (
     activation,
     is_activation,
     is_mask,
-    keep_root,
+    keep_roots,
     release_roots,
     stacked_activation,
 )
@@ -499,7 +499,7 @@ class Trace(TorchFunctionMode):
             recipe = Recipe.of(own, described, i)
             node.describe(own.name, flows, weighted, recipe, live if tensor.requires_grad else (), made_of)
             node.inherit(call)
-            keep_root(tensor, node)
+            keep_roots(tensor, node, own.tensors)
             self._attach(call, tensor, node)
             if found.on_output is not None:
                 found.on_output(node)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from .. import operations as ops
 from ..node import Node
-from ..op_call import Call
+from ..op_call import Call, tensors_in
 from ..replay import Recipe, UnknownFunctionError, dominator, evaluate, restored, sample
 from .softmax import Scores, softmax_in, softmax_of
 
@@ -108,7 +108,20 @@ def _is_unusual(call: Call) -> bool:
     if len(call.traced) != 2 or node is None or node.softmax is None or call.name == "einsum" or map_.is_meta:
         return False
     total = map_.sum(-1)
-    return bool(((total - 1).abs() > 1e-3).any()) or bool((map_.flatten(0, -2).amax(0) == 0).any())
+    if bool(((total - 1).abs() > 1e-3)[total != 0].any()):
+        return True
+    return _is_enlarged(call.nodes[1]) and bool((map_.flatten(0, -2).amax(0) == 0).any())
+
+
+def _is_enlarged(node: Node | None) -> bool:
+    """Return whether a tensor, at most moved, was put into a larger one (a cache of keys and values, a padded one)."""
+    while node is not None and node.kind in ("structural", "selecting"):
+        if node.name in WRITING or node.name == "pad":
+            return True
+        if node.name == "cat" and node.recipe is not None and tensors_in(node.recipe.args, node.recipe.kwargs):
+            return True
+        node = node.flows[0] if len(node.flows) == 1 else None
+    return False
 
 
 def _attention(nodes: list[Node], run: Callable[..., Tensor]) -> tuple[Usual, list[Node]] | None:

@@ -6,6 +6,8 @@ diagonal matrix a scaling, one with a row of the identity a selection.
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable
 
 import torch
@@ -13,10 +15,12 @@ import torch.nn.functional as F  # noqa: N812  # as everywhere in torch code
 from torch import Tensor
 
 from .. import operations as ops
+from ..node import Node
 from ..op_call import Call
 from ..replay import restored
 from ..tensor_info import info_of, is_weight, node_of
-from .contraction import Terms, summed, terms
+from .assembled import parts_of
+from .contraction import Terms, align, summed, terms
 
 #: how many entries a constant may have to be looked at
 LARGEST = 2**16
@@ -42,10 +46,13 @@ def usual_map(call: Call) -> Callable[[], Tensor] | None:
         return None
     matrix, free = _matrix(constant, found, which)
     along = None if matrix is None else _along(matrix, not free, is_weight(constant))
-    if along is None:
-        return None
     (dim,) = over
     letters = found[0][which]
+    if along is None and not is_weight(constant) and _is_one_output(constant, found, which):
+        weights = align(constant, found[0][1 - which], letters)
+        along = lambda x, dim: (x * weights).sum(dim, keepdim=True)  # noqa: E731  # one of several
+    if along is None:
+        return None
     letters = letters[:dim] + (free or "-") + letters[dim + 1 :]
 
     def run() -> Tensor:
@@ -55,6 +62,12 @@ def usual_map(call: Call) -> Callable[[], Tensor] | None:
         return moved if bias is None else moved + bias
 
     return run if set(found[1]) == set(letters) - {"-"} else None
+
+
+def _is_one_output(constant: Tensor, found: Terms, which: int) -> bool:
+    """Return whether a constant has one weight for each entry of a tensor: a weighted sum of tokens."""
+    mine, other = found[0][1 - which], found[0][which]
+    return all(c in other or size == 1 for c, size in zip(mine, constant.shape, strict=True))
 
 
 def _is_small(constant: Tensor) -> bool:
@@ -125,6 +138,35 @@ def _convolution(call: Call) -> Callable[[], Tensor] | None:
     else:
         return None
     return scaled if bias is None else lambda: scaled() + bias.reshape(wide)
+
+
+def mixed_stack(call: Call) -> Callable[[], Tensor] | None:
+    """Return a product of a stack with one number for each of its tensors (a mix of layers) as a sum of multiples."""
+    tensors = call.tensors[:2]
+    found = terms(call, tensors)
+    if found is None or len(call.traced) != 1 or len(call.tensors) != 2:
+        return None
+    which = 0 if tensors[0] is call.traced[0] else 1
+    x, constant = tensors[which], tensors[1 - which]
+    over = summed(found, which)
+    stack = node_of(x).layout()
+    parts = parts_of(stack) if stack.name == "stack" and stack.recipe is not None else None
+    if parts is None or stack.recipe is None or len(over) != 1 or constant.numel() != len(parts):
+        return None
+    along = stack.recipe.args[1] if len(stack.recipe.args) > 1 else stack.recipe.kwargs.get("dim", 0)
+    (dim,) = over
+    whole = x.shape == stack.shape and along % x.dim() == dim
+    if not whole and not (along == dim == 0 and x.shape[0] == len(parts)):
+        return None
+    rest = (*x.shape[:dim], *x.shape[dim + 1 :])
+    shape = call.func(*call.args, **call.kwargs).shape
+
+    def run() -> Tensor:
+        given = [restored(part) if isinstance(part, Node) else part for part in parts]
+        multiples = [part.reshape(rest) * c for part, c in zip(given, constant.flatten().unbind(), strict=True)]
+        return functools.reduce(torch.add, multiples).reshape(shape)
+
+    return run if shape.numel() == math.prod(rest) else None
 
 
 def constant_features(call: Call) -> Callable[[], Tensor] | None:

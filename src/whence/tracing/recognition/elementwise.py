@@ -10,16 +10,19 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
 
 from .. import operations as ops
 from ..node import Node
 from ..op_call import Call
 from ..replay import Recipe, UnknownFunctionError, dominator, evaluate, restored
 from ..tensor_info import info_of, inform, node_of
+from .origins import is_over_stack, origins
 
 #: elementwise operations that join several functions of one tensor
 JOINING = {
@@ -28,7 +31,8 @@ JOINING = {
 }  # fmt: skip
 #: kinds of operations that are elementwise functions, or copy
 ELEMENTWISE = {
-    "scale", "shift", "shift-by-constant", "activation", "gated", "function", "identity", "structural", "discrete",
+    "scale", "shift", "shift-by-constant", "activation", "gated", "function", "identity", "structural", "selecting",
+    "discrete", "gate",
 }  # fmt: skip
 #: how far the argument is scaled to find out whether an activation grows with it
 FAR = 2.0**10
@@ -36,17 +40,58 @@ FAR = 2.0**10
 LARGE = 2.0**7
 
 
-def keep_root(tensor: Tensor, node: Node) -> None:
-    """Keep the tensor that another is an elementwise function of alive with it: more of the function may follow."""
-    if node.root is not node and tensor.requires_grad and not (node.kind == "gated" and node.proportional):
-        inform(tensor, root=node.root.tensor)
+def keep_roots(tensor: Tensor, node: Node, operands: list[Tensor]) -> None:
+    """Keep the tensors that another is an elementwise function of alive with it: more of the function may follow.
+
+    Args:
+        tensor: the function's value.
+        node: its node.
+        operands: what the operation that made it has read.
+    """
+    if not tensor.requires_grad or (node.kind == "gated" and node.proportional):
+        return
+    kept = [root for operand in operands for root in info_of(operand).roots]
+    if node.kind == "gate" or (len(node.flows) > 1 and node.kind == "structural" and any(map(_is_part, node.flows))):
+        kept += [operand for operand in operands if operand.requires_grad and operand is not tensor]
+    elif node.root is not node and node.root.tensor is not None:
+        kept.append(node.root.tensor)
+    if kept:
+        inform(tensor, roots=tuple({id(root): root for root in kept}.values()))
+
+
+def _is_part(node: Node) -> bool:
+    """Return whether a tensor that is joined with others may be a factor of a gated unit."""
+    return node.activated or node.kind == "gate"
 
 
 def release_roots(tensors: list[Tensor]) -> None:
     """Let go of the roots of some tensors, which an operation has read that is no elementwise function."""
     for tensor in tensors:
-        if info_of(tensor).root is not None:
-            inform(tensor, root=None)
+        if info_of(tensor).roots:
+            inform(tensor, roots=())
+
+
+@dataclass
+class ElementwiseFunction:
+    """A function that a model computes in several steps, to be run as one operation.
+
+    Attributes:
+        at: its value for any argument.
+    """
+
+    at: Callable[[Tensor], Tensor]
+
+    def applied(self, x: Tensor) -> Tensor:
+        """Return its value, by one operation of the trace."""
+        return elementwise_function(x, self)
+
+
+def elementwise_function(x: Tensor, function: ElementwiseFunction) -> Tensor:
+    """Apply a function to a tensor, as an operation that an active trace sees."""
+    if has_torch_function((x,)):
+        made: Tensor = handle_torch_function(elementwise_function, (x,), x, function)
+        return made
+    return function.at(x)
 
 
 def functions(call: Call) -> list[Node]:
@@ -106,7 +151,7 @@ def activation(call: Call, value: Tensor) -> Call | None:
     x = None if root is None else root.tensor
     if root is None or x is None or x.shape != value.shape:
         return None
-    recipe = Recipe.of(call, _known(call), 0)
+    recipe = Recipe.of(call, known_operands(call), 0)
 
     def at(other: Tensor) -> Tensor:
         return recipe.run(lambda node: evaluate(node, {root: other}))
@@ -126,20 +171,21 @@ def activation(call: Call, value: Tensor) -> Call | None:
 
 
 def stacked_activation(call: Call) -> Call | None:
-    """Return an elementwise function that is computed by way of a stack with constants as one operation.
+    """Return an elementwise function that is computed by way of a stack as one operation.
 
     ``logsumexp(stack([x, 0]))`` is softplus, ``stack([x, 0], -1).softmax(-1)[..., 0]`` is the sigmoid.
     """
-    if call.name not in ("logsumexp", "getitem", "select") or len(call.traced) != 1 or call.inplace:
+    if call.name not in ("logsumexp", "getitem", "select", "sum") or len(call.traced) != 1 or call.inplace:
         return None
     node = node_of(call.traced[0])
-    node = node.flows[0] if node.name == "softmax" and len(node.flows) == 1 else node
-    root = node.flows[0] if node.name == "stack" and len(node.flows) == 1 else None
-    x = None if root is None else root.tensor
-    if root is None or x is None or x.is_meta:
+    over = is_over_stack(node.moved_from()) if call.name in ("getitem", "select") else node.name == "stack"
+    roots = origins([node]) if over and not call.traced[0].is_meta else []
+    x = restored(roots[0]) if len(roots) == 1 and roots[0].tensor is not None else None
+    if x is None:
         return None
+    root = roots[0]
     name = "logsumexp" if call.name == "logsumexp" else "softmax"
-    recipe = Recipe.of(call, _known(call), 0)
+    recipe = Recipe.of(call, known_operands(call), 0)
 
     def at(other: Tensor) -> Tensor:
         return recipe.run(lambda node: evaluate(node, {root: other}))
@@ -157,7 +203,7 @@ def stacked_activation(call: Call) -> Call | None:
     )
 
 
-def _known(call: Call) -> dict[int, Node]:
+def known_operands(call: Call) -> dict[int, Node]:
     """Return the nodes of the operands that vary with the input, by ``id``."""
     pairs = zip(call.tensors, call.nodes, strict=True)
     return {id(t): node for t, node in pairs if node is not None and (t.requires_grad or is_mask(node))}
@@ -226,103 +272,6 @@ def is_gated(function: Callable[[Tensor], Tensor], x: Tensor) -> bool:
     return any(1e-2 < float(end) < math.inf for end in ends)
 
 
-class Factors:
-    """The factors of a product or quotient, each with the power 1 or -1.
-
-    Attributes:
-        nodes: tensors that vary with the input.
-        constants: tensors and numbers that do not.
-    """
-
-    def __init__(self) -> None:
-        self.nodes: list[tuple[Node, int]] = []
-        self.constants: list[tuple[Any, int]] = []
-
-    def add(self, node: Node, power: int) -> None:
-        """Add a tensor: its own factors, where it is a product itself."""
-        args = () if node.recipe is None else node.recipe.args[:2]
-        inner = [a for a in args if isinstance(a, Node)]
-        quotient = node.name == "div" and node.kind in ("normalise", "gate", "scale")
-        whole = not (quotient or (node.name == "mul" and node.kind in ("gate", "scale")))
-        multiple = node.kind == "scale" and (len(inner) != 1 or inner[0].root is node.root)
-        if len(args) != 2 or whole or multiple:
-            self.nodes.append((node, power))
-        else:
-            for arg, sign in zip(args, (1, -1 if quotient else 1), strict=True):
-                if isinstance(arg, Node):
-                    self.add(arg, sign * power)
-                else:
-                    self.constants.append((arg, sign * power))
-
-    def groups(self) -> list[list[tuple[Node, int]]]:
-        """Return the factors in one group for each tensor that they are functions of."""
-        found: dict[int, list[tuple[Node, int]]] = {}
-        for node, power in self.nodes:
-            found.setdefault(id(node.root), []).append((node, power))
-        return list(found.values())
-
-    def is_elementwise(self) -> bool:
-        """Return whether all denominators are activations of as many elements as the largest factor: no sums, no norms.
-
-        A numerator that is part of a sum that it is divided by, ``a / (a + b)``, is a share.
-        """
-        size = max(node.numel for node, _ in self.nodes)
-        above = [node for node, power in self.nodes if power > 0]
-        below = [node for node, power in self.nodes if power < 0]
-        if any(_is_share(own, other.root) for own in above for other in below):
-            return False
-        return all(n.activated and min(n.moved_from().numel, n.root.moved_from().numel) == size for n in below)
-
-
-def _is_share(own: Node, total: Node) -> bool:
-    """Return whether a tensor is part of a sum, without weights between them."""
-    between = total.paths(own) if own.seq < total.seq else []
-    return bool(between) and not any(node.weighted for node in between)
-
-
-def regrouped(call: Call) -> Callable[[], Tensor] | None:
-    """Return a product with its factors in another order: one group for each of two tensors that they are functions of.
-
-    ``None`` if it has that form: factors of one tensor are multiplied first, and a quotient by a function of another
-    tensor is a product.
-    """
-    known = _known(call)
-    operands = [known.get(id(t)) if isinstance(t, Tensor) else None for t in call.args[:2]]
-    if len(operands) != 2 or None in operands:
-        return None
-    own = []
-    for node, power in zip(operands, (1, -1 if call.name == "div" else 1), strict=True):
-        own.append(Factors())
-        own[-1].add(node, power)  # type: ignore[arg-type]  # none is None
-    every = Factors()
-    every.nodes = own[0].nodes + own[1].nodes
-    every.constants = own[0].constants + own[1].constants
-    groups = every.groups()
-    if len(groups) != 2 or not every.is_elementwise():
-        return None
-    mixed = [{id(node.root) for node, _ in part.nodes} for part in own]
-    if call.name == "mul" and mixed[0].isdisjoint(mixed[1]):
-        return None
-
-    def run() -> Tensor:
-        made = torch.mul(*(power_product([(restored(node), power) for node, power in group]) for group in groups))
-        return power_product([(made, 1), *every.constants]) if every.constants else made
-
-    return run
-
-
-def power_product(factors: list[tuple[Any, int]]) -> Tensor:
-    """Return the product of some tensors, over that of others."""
-    above = [tensor for tensor, power in factors if power > 0]
-    below = [tensor for tensor, power in factors if power < 0]
-    divisor = functools.reduce(torch.mul, below) if below else None
-    if not above:
-        assert divisor is not None
-        return torch.reciprocal(divisor)
-    made: Tensor = functools.reduce(torch.mul, above)
-    return made if divisor is None else torch.div(made, divisor)
-
-
 def shifted_gate(call: Call) -> Callable[[], Tensor] | None:
     """Return a product with a function to which a number was added last, as a product with one function.
 
@@ -365,7 +314,7 @@ def constant_multiple(call: Call) -> Callable[[], Tensor] | None:
         return None
     if not all(node.linear for node in nodes) or all(node is root for node in nodes):
         return None
-    recipe = Recipe.of(call, _known(call), 0)
+    recipe = Recipe.of(call, known_operands(call), 0)
     try:
         with torch.no_grad():
             ones = torch.ones_like(x)

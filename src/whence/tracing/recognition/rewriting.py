@@ -19,12 +19,14 @@ from ..node import Node
 from ..op_call import Call, tensors_in
 from ..replay import UnknownFunctionError, restored
 from ..tensor_info import node_of
-from . import assembled, elementwise, products, softmax
+from . import assembled, elementwise, gates, products, softmax
 from .attention_by_value import usual_attention, written_attention
-from .constant_maps import constant_features, usual_map
+from .constant_maps import constant_features, mixed_stack, usual_map
 from .contraction import pairwise, separate
 from .deviation import folded, own_statistics
 from .joined_attention import joined
+from .origins import is_over_stack
+from .softmax import log_softmax
 from .sums import COMPLETING, usual_sum
 
 Usual = Callable[[], Any]
@@ -132,6 +134,14 @@ def _masked_product(call: Call) -> Usual | None:
     return lambda: torch.mul(kept, condition if kept is yes else torch.logical_not(condition))
 
 
+def _unbound(call: Call) -> Usual | None:
+    """The entries of a softmax over a stack of two or three tensors, one by one."""
+    x, dim = call.traced[0], call.argument(1, "dim", 0)
+    if not 1 < x.shape[dim] <= 3 or not is_over_stack(node_of(x).moved_from()):
+        return None
+    return lambda: tuple(x.select(dim, i) for i in range(x.shape[dim]))
+
+
 def _multiplied(call: Call) -> Usual | None:
     """A product over a dimension of two or three entries as products of tensors."""
     x, dim = call.traced[0], call.argument(1, "dim")
@@ -168,6 +178,7 @@ def _exponent(node: Node) -> object:
 _PATTERNS: list[tuple[Set[str], Pattern]] = [
     ({"addmm", "addmv", "index_add"}, _summing),
     (COMPLETING, usual_sum),
+    ({"sub"}, log_softmax),
     ({"add", "sub"}, _alpha),
     (softmax.COMPLETING, softmax.usual_softmax),
     ({"add", "sub", "mul", "div", *ops.PRODUCTS}, usual_attention),
@@ -176,9 +187,10 @@ _PATTERNS: list[tuple[Set[str], Pattern]] = [
     ({"where"}, _masked_product),
     ({"add", "sub"}, elementwise.constant_multiple),
     ({"add", "sub"}, folded),
-    ({"mul", "div"}, elementwise.regrouped),
+    (gates.COMPLETING, gates.usual_gate),
     ({"mul"}, elementwise.shifted_gate),
     ({"prod"}, _multiplied),
+    ({"unbind"}, _unbound),
     ({"mul"}, _quotient),
     ({"sum"}, products.summed_product),
     ({"sum"}, products.summed_later),
@@ -186,6 +198,7 @@ _PATTERNS: list[tuple[Set[str], Pattern]] = [
     ({"add"}, products.blocks),
     ({"einsum"}, separate),
     ({"einsum"}, pairwise),
+    ({*ops.PRODUCTS, "linear"}, mixed_stack),
     ({*ops.PRODUCTS, "linear", *ops.CONVOLUTIONS}, usual_map),
     ({*ops.PRODUCTS, "linear"}, products.pooled),
     (ops.PRODUCTS, products.projected_later),

@@ -301,3 +301,21 @@ def is_map_along(value: Tensor, dim: int) -> bool:
     total = value.sum(dim)
     one = (total - 1).abs() < tolerance
     return bool((one | (total == 0)).all()) and bool(one.any())
+
+
+def log_softmax(call: Call) -> Callable[[], Tensor] | None:
+    """Return scores less the logarithm of their summed exponentials as the logarithm of a softmax."""
+    wide, narrow = call.nodes[:2] if len(call.traced) == 2 else (None, None)
+    if wide is None or narrow is None or narrow.moved_from().numel >= wide.numel:
+        return None
+    root = dominator((wide, narrow))
+    if root is None or not any(node.name in ("logsumexp", "log") for node in region(narrow, root)):
+        return None
+    while _is_shifted(root) and (further := dominator(root.flows)) is not None and further.shape == root.shape:
+        root = further
+    x = root.tensor
+    if x is None or x.is_meta or x.shape != wide.shape:
+        return None
+    with torch.no_grad():
+        dim = sums_to_one(call.func(*call.args, **call.kwargs).exp())
+    return None if dim is None else functools.partial(torch.log_softmax, x, dim)

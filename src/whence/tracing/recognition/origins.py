@@ -1,0 +1,82 @@
+"""What tensors are computed from by elementwise operations, products, joins and slices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from ..node import Node
+
+#: kinds of elementwise operations, and of those that join or cut tensors
+PASSING = {
+    "shift", "activation", "gated", "function", "ratio", "identity", "discrete", "structural", "selecting", "gate", "add",
+}  # fmt: skip
+#: operations that join the entries of a stack
+OVER_STACKS = {"softmax", "sum", "prod", "logsumexp"}
+#: how many tensors such a stack has
+MOST = 3
+#: how many operations are followed
+REACH = 48
+
+
+def origins(nodes: list[Node]) -> list[Node]:
+    """Return the tensors that some tensors are computed from by elementwise operations, joins and slices."""
+    found: dict[int, Node] = {}
+    for node in nodes:
+        for step in between(node):
+            if not _passes(step):
+                found[step.seq] = step
+    return [found[seq] for seq in sorted(found)]
+
+
+def between(end: Node) -> Iterator[Node]:
+    """Yield a tensor and those that it is computed from, down to its origins."""
+    seen: set[int] = set()
+    stack = [end]
+    while stack and len(seen) < REACH:
+        node = stack.pop()
+        if node.seq not in seen:
+            seen.add(node.seq)
+            yield node
+            stack += _operands(node) if _passes(node) else []
+
+
+def _operands(node: Node) -> list[Node]:
+    """Return the tensors that a tensor is computed from, masks among them."""
+    return [] if node.recipe is None else node.recipe.nodes()
+
+
+def _passes(node: Node) -> bool:
+    """Return whether a tensor is an elementwise function, a product, a join or a slice of others."""
+    if node.recipe is None or node.residual or node.learned or not _operands(node):
+        return False
+    if node.kind in ("structural", "selecting"):
+        return not _is_slice(node)
+    if node.name in OVER_STACKS:
+        return is_over_stack(node)
+    if node.kind == "scale":
+        return all(not isinstance(a, Tensor) or a.numel() == 1 for a in node.recipe.args)
+    if node.kind == "normalise":
+        return node.name == "div" and all(n.moved_from().numel == node.numel for n in node.flows)
+    return node.kind in PASSING
+
+
+def _is_slice(node: Node) -> bool:
+    """Return whether a tensor is a slice of one that is no function of others: a half of a packed projection."""
+    inner = node.flows[0].layout() if len(node.flows) == 1 else None
+    return inner is not None and inner.numel > node.numel and not _passes(inner)
+
+
+def is_over_stack(node: Node) -> bool:
+    """Return whether an operation joins two or three tensors of a stack, such as the sigmoid as softmax of two."""
+    recipe = node.recipe
+    if node.name not in OVER_STACKS or recipe is None or len(node.flows) != 1:
+        return False
+    dim = recipe.args[1] if len(recipe.args) > 1 else recipe.kwargs.get("dim")
+    inner = node.flows[0]
+    if not isinstance(dim, int) or not 1 < inner.shape[dim] <= MOST:
+        return False
+    while inner.name not in ("stack", "cat") and inner.kind in ("structural", "selecting") and len(inner.flows) == 1:
+        inner = inner.flows[0]
+    return inner.name in ("stack", "cat")
