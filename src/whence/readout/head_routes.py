@@ -26,6 +26,7 @@ from ..tracing.attention_record import AttentionRecord
 from ..tracing.axes import Axis, Dim
 from ..tracing.node import Node
 from ..tracing.op_call import Call, OnOutput, Rule, RuleResult
+from ..tracing.recognition.contraction import align, terms
 from ..tracing.reductions import arrange, precise, restored
 from ..tracing.residuals import Residual
 from ..tracing.tensor_info import attach, edge_of, node_of
@@ -142,12 +143,15 @@ def _attention_output(mixed: Node) -> Node:
 
 def _matrix(call: Call) -> Tensor | None:
     """Return the weight of a linear layer, ``[inputs, outputs]``."""
-    weight, _, apply = linear_parts(call)
-    if weight is None or weight.dim() != 2 or call.name == "einsum":
+    weight = linear_parts(call)[0]
+    if weight is None or weight.dim() != 2 or call.name == "addmm":
+        return weight if call.name == "addmm" else None
+    found = terms(call, [call.traced[0], weight]) if call.name == "linear" else terms(call)
+    if found is None:
         return None
-    if apply is torch.nn.functional.linear:
-        return weight.mT
-    return weight if call.name == "addmm" or call.tensors[0] is call.traced[0] else None
+    x, w = found[0] if call.name == "linear" or call.tensors[0] is call.traced[0] else found[0][::-1]
+    rows, inputs, outputs = x[:-1], x[-1], found[1][-1:]
+    return align(weight, w, inputs + outputs) if found[1][:-1] == rows and {*w} == {inputs, outputs} else None
 
 
 @dataclass

@@ -560,7 +560,7 @@ class Trace(TorchFunctionMode):
     def _uses(self, call: Call) -> None:
         """Count who reads a tensor; the second reader makes it a fan-out."""
         for tensor, node in zip(call.tensors, call.nodes, strict=True):
-            if node is None:
+            if node is None or (call.name == "copy" and tensor is call.args[0]):  # overwritten, not read
                 continue
             if node.read_by(call.kind) == 2 and self.fan_out is not None and tensor.requires_grad:
                 self.fan_out(tensor, node)

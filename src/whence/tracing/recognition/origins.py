@@ -10,7 +10,8 @@ from ..node import Node
 
 #: kinds of elementwise operations, and of those that join or cut tensors
 PASSING = {
-    "shift", "activation", "gated", "function", "ratio", "identity", "discrete", "structural", "selecting", "gate", "add",
+    "shift", "activation", "gated", "function", "ratio", "identity", "discrete", "structural", "selecting", "gate",
+    "add",
 }  # fmt: skip
 #: operations that join the entries of a stack
 OVER_STACKS = {"softmax", "sum", "prod", "logsumexp"}

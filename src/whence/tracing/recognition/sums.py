@@ -71,7 +71,8 @@ def _usual_form(call: Call, nodes: list[Node], parts: list[Node], joins: bool) -
     if len(given) != len(parts) or any(t.numel() != given[0].numel() or t.dtype != given[0].dtype for t in given):
         return None
     shape = _shape_of_sum(call, parts)
-    laid_out = call.name == "add" and {node.layout().seq for node in nodes} == {part.seq for part in parts}
+    own = {seq for node in nodes for seq in (node.seq, node.layout().seq)}
+    laid_out = call.name == "add" and all(part.seq in own for part in parts)
     if laid_out and any(part.shape != shape for part in parts):  # it is their sum, as they are laid out for it
         return None
     if shape is None or (len(nodes) == 1 and not _undoes(call, nodes[0], parts, shape)):
