@@ -43,7 +43,15 @@ def usual_sum(call: Call) -> Callable[[], Tensor] | None:
     nodes = [node_of(t) for t in call.traced]
     if call.name in ops.LAYOUT and not (nodes[0].residual and nodes[0].kind == "add"):
         return None
+    if len(nodes) == 1 and call.name not in ("add", "sub") and not _may_undo(call, nodes[0]):
+        return None
     return _sum_of(call, nodes)
+
+
+def _may_undo(call: Call, node: Node) -> bool:
+    """Return whether an operation on one tensor may complete a sum: the tensor is combined of others, evenly scaled."""
+    constants = [t for t in call.tensors if not t.requires_grad] if call.name in ("mul", "div") else []
+    return _combines(node) and not any(map(_varies, constants))
 
 
 def _sum_of(call: Call, nodes: list[Node]) -> Callable[[], Tensor] | None:
