@@ -266,7 +266,7 @@ def test_low_coverage_is_warned_of():
     assert not any("no rule" in said for said in whole.warnings)
     assert any("of the operations have no rule" in said for said in found.warnings)
     assert found.coverage.share < 0.95
-    for said in ("beware", "cos x 4", "erfinv x 4"):
+    for said in ("beware", "cos x 1"):  # one elementwise function, whatever its steps
         assert said in str(found)
 
 
