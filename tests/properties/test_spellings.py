@@ -27,11 +27,11 @@ LEAST = {
 
 #: spellings that are not followed, but said to be: a Python loop over single tokens, heads folded into queries
 NOT_FOLLOWED = {
-    "norm/layer/by-token", "residual/sum/slice-sum", "attention/plain/loop-over-queries", "attention/causal/prefixes",
+    "norm/layer/by-token", "residual/sum/slice-sum", "attention/plain/loop-over-queries",
     "attention/grouped/folded-queries", "attention/multi-query/folded-bmm",
 }  # fmt: skip
-#: the same function by other layers, of which LRP has other relevance; a softmax by a running sum
-OTHER_LAYERS = {"norm/layer/folded", "attention/plain/values-projected-first", "attention/plain/running-softmax"}
+#: the same function by other layers, of which LRP has other relevance
+OTHER_LAYERS = {"norm/layer/folded", "attention/plain/values-projected-first"}
 OPEN = [case for case in named() if not case.opaque and case.name not in NOT_FOLLOWED | OTHER_LAYERS]
 
 
