@@ -677,3 +677,30 @@ def test_an_exported_model_with_another_batch_is_refused(exported):
     """The model itself refuses it: its batch is two."""
     with pytest.raises(whence.WhenceError):
         whence.explain(exported, IDS[:1], "gradient-x-input", 1)
+
+
+class MoreSamples(Encoder):
+    """An encoder whose blocks work on more samples than it is given."""
+
+    def __init__(self, more, fewer):
+        super().__init__()
+        self.more, self.fewer = more, fewer
+
+    def encode(self, x):
+        return self.fewer(super().encode(self.more(x)), len(x))
+
+
+MORE_SAMPLES = {
+    "joined": (lambda x: torch.cat([x, x]), lambda x, n: x[:n]),
+    "repeated": (lambda x: x.repeat(2, 1, 1), lambda x, n: x[n:]),
+    "interleaved": (lambda x: x.repeat_interleave(2, 0), lambda x, n: x[::2]),
+    "expanded": (lambda x: x[:, None].expand(-1, 2, -1, -1).flatten(0, 1), lambda x, n: x.unflatten(0, (n, 2))[:, 0]),
+    "padded": (lambda x: F.pad(x, (0, 0, 0, 0, 0, 1)), lambda x, n: x[:-1]),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", MORE_SAMPLES)
+def test_samples_that_a_model_adds_are_no_heads(name, method):
+    found = compared(prepared(MoreSamples(*MORE_SAMPLES[name])), prepared(Encoder()), method)
+    assert found == ("refused" if method in MAPS else "equal")

@@ -506,7 +506,77 @@ def checkpointed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return checkpoint(plain, q, k, v, use_reentrant=False)
 
 
+def ones_column(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Append a column of ones to the values, which becomes the denominator."""
+    mixed = (q @ k.mT / root(q)).exp() @ torch.cat([v, torch.ones_like(v[..., :1])], -1)
+    return mixed[..., :-1] / mixed[..., -1:]
+
+
+def key_blocks(q: Tensor, k: Tensor, v: Tensor, merge: Step) -> Tensor:
+    """Return attention over two blocks of keys, merged by the logarithms of their sums."""
+    scores = [q @ part.mT / root(q) for part in (k[:, :, :4], k[:, :, 4:])]
+    mixed = [s.softmax(-1) @ part for s, part in zip(scores, (v[:, :, :4], v[:, :, 4:]), strict=True)]
+    return merge(*mixed, *(s.logsumexp(-1, keepdim=True) for s in scores))
+
+
+def merged_by_logaddexp(a: Tensor, b: Tensor, la: Tensor, lb: Tensor) -> Tensor:
+    total = torch.logaddexp(la, lb)
+    return a * (la - total).exp() + b * (lb - total).exp()
+
+
+def heads_written(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    out = torch.empty_like(q)
+    for i in range(q.shape[1]):
+        out[:, i] = plain(q[:, i], k[:, i], v[:, i])
+    return out
+
+
+def queries_written(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    out = torch.zeros_like(q)
+    for i in range(0, q.shape[2], 3):
+        out[:, :, i : i + 3] = plain(q[:, :, i : i + 3], k, v)
+    return out
+
+
+def null_key(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Append a key that no query sees."""
+    s = F.pad(q @ k.mT / root(q), (0, 1), value=-math.inf)
+    return s.softmax(-1) @ F.pad(v, (0, 0, 0, 1))
+
+
+def static_cache(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Write keys and values into longer tensors, of which the rest is masked, as gpt-fast does."""
+    n, places = q.shape[2], torch.arange(q.shape[2])
+    keys, values = (t.new_zeros(*t.shape[:2], 16, t.shape[-1]).index_copy(2, places, t) for t in (k, v))
+    return (q @ keys.mT / root(q)).masked_fill(torch.arange(16) >= n, -math.inf).softmax(-1) @ values
+
+
+def about_mean(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    mean = v.mean(2, keepdim=True)
+    return mean + (q @ k.mT / root(q)).softmax(-1) @ (v - mean)
+
+
+def about_identity(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return v + ((q @ k.mT / root(q)).softmax(-1) - torch.eye(q.shape[2], dtype=q.dtype)) @ v
+
+
 WHOLE_PLAIN: dict[str, Attention] = {
+    "ones-column": heads(ones_column),
+    "key-blocks-logaddexp": heads(lambda q, k, v: key_blocks(q, k, v, merged_by_logaddexp)),
+    "key-blocks-sigmoid": heads(
+        lambda q, k, v: key_blocks(q, k, v, lambda a, b, la, lb: torch.lerp(b, a, (la - lb).sigmoid()))
+    ),
+    "heads-written": heads(heads_written),
+    "queries-written": heads(queries_written),
+    "head-groups": heads(lambda q, k, v: torch.cat([plain(*(t[:, i : i + 2] for t in (q, k, v))) for i in (0, 2)], 1)),
+    "fused-head-groups": heads(
+        lambda q, k, v: torch.cat([sdpa(*(t[:, i : i + 2] for t in (q, k, v))) for i in (0, 2)], 1)
+    ),
+    "null-key": heads(null_key),
+    "static-cache": heads(static_cache),
+    "about-mean": heads(about_mean),
+    "about-identity": heads(about_identity),
+    "doubled-map": heads(lambda q, k, v: (2 * (q @ k.mT / root(q)).softmax(-1)) @ (v / 2)),
     "fused-scale": heads(lambda q, k, v: sdpa(q, k, v, scale=1 / root(q))),
     "fused-keywords": heads(lambda q, k, v: sdpa(query=q, key=k, value=v, attn_mask=None, dropout_p=0.0)),
     "fused-query-scaled": heads(lambda q, k, v: sdpa(q / root(q), k, v, scale=1.0)),
@@ -597,9 +667,16 @@ def prefixes(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.cat([plain(q[:, :, i : i + 1], k[:, :, : i + 1], v[:, :, : i + 1]) for i in range(n)], 2)
 
 
+def prefill(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Return causal attention of the first five queries, then of the others over all keys."""
+    first = sdpa(q[:, :, :5], k[:, :, :5], v[:, :, :5], is_causal=True)
+    return torch.cat([first, sdpa(q[:, :, 5:], k, v, attn_mask=past(q)[5:])], 2)
+
+
 CAUSAL: dict[str, Attention] = {
     "usual": heads(lambda q, k, v: sdpa(q, k, v, is_causal=True)),
     "fused-bool": heads(lambda q, k, v: sdpa(q, k, v, attn_mask=past(q))),
+    "fused-prefill": heads(prefill),
     "fused-additive": heads(lambda q, k, v: sdpa(q, k, v, attn_mask=future(q))),
     "fused-lowest": heads(lambda q, k, v: sdpa(q, k, v, future(q).clamp(min=torch.finfo(q.dtype).min))),
     "additive": masked(lambda s, seen: (s + future(s)).softmax(-1)),
@@ -708,6 +785,18 @@ GROUPED: dict[str, Attention] = {
     "broadcast": heads(grouped_broadcast),
     "loop": heads(grouped_loop),
     "folded-queries": heads(folded_queries),
+    "group-loop": heads(
+        lambda q, k, v: torch.cat([plain(q[:, 2 * i : 2 * i + 2], k[:, i : i + 1], v[:, i : i + 1]) for i in (0, 1)], 1)
+    ),
+    "fused-group-loop": heads(
+        lambda q, k, v: torch.cat(
+            [
+                sdpa(q[:, 2 * i : 2 * i + 2], k[:, i, None].expand(-1, 2, -1, -1), v[:, i, None].expand(-1, 2, -1, -1))
+                for i in (0, 1)
+            ],
+            1,
+        )
+    ),
 }
 
 

@@ -98,7 +98,7 @@ class Case:
         return replace(usual, entries=(("attention", kind, attentions.UNFUSED[kind]), *others))
 
     def _first(self, slot: str) -> str:
-        """Return the kind of a slot if none is named; in causal models only the last token sees all tokens."""
+        """Return the kind of a slot that is not named; under a causal mask, only the last token sees all others."""
         if slot == "pool" and any(entry[:2] == ("attention", "causal") for entry in self.entries):
             return "last"
         return next(iter(SLOTS[slot]))

@@ -53,6 +53,12 @@ def require_attention(run: Run, method: str, *layers: int | None) -> None:
             f"or over features ({records[0].shape[2]} keys), which '{method}' does not roll up. Input-level methods "
             "(conservative-lrp, gradient-x-input) work."
         )
+    if _has_further_samples(run):
+        raise ModelError(
+            "The model's blocks work on more samples than it was given: the batch is repeated, padded or joined with "
+            f"others on the way. '{method}' would take their attention maps for heads. Input-level methods "
+            "(conservative-lrp, gradient-x-input) work."
+        )
     if run.trace.pieces or _has_parallel_attentions(run):
         raise ModelError(
             "The model's attention is in pieces that stand side by side (a sliding window, several attentions that are "
@@ -104,6 +110,16 @@ def _has_parallel_attentions(run: Run) -> bool:
         done |= set(residual.attentions)
         nodes = [node_of(r.output) for r in own if r.output is not None]
         if any(b.between(a) is None for a, b in itertools.pairwise(nodes)):
+            return True
+    return False
+
+
+def _has_further_samples(run: Run) -> bool:
+    """Return whether the residual stream has an axis of repeated or added entries that maps have beside tokens."""
+    records = run.trace.attentions
+    for residual in run.trace.residuals:
+        stream = {atom for dim in node_of(residual.trunk).token_axes for atom in dim if atom.grown}
+        if any(stream.intersection(records[i].own()) for i in residual.attentions):
             return True
     return False
 

@@ -51,9 +51,10 @@ class Axis:
         whole, stride: the axis that it was split from, and how far apart its entries are there.
         cells_of: the axis of which its entries are cells (rows of patches, of rows of pixels).
         joined: the axes that were made of it before, to be found again.
+        grown: whether its entries were repeated, or some added to them.
     """
 
-    __slots__ = ("cells_of", "joined", "order", "parts", "size", "stride", "whole")
+    __slots__ = ("cells_of", "grown", "joined", "order", "parts", "size", "stride", "whole")
 
     def __init__(
         self,
@@ -71,6 +72,11 @@ class Axis:
         self.stride = stride
         self.cells_of = cells_of
         self.joined: list[Axis] = []
+        self.grown = False
+
+    def grow(self) -> None:
+        """Note that its entries were repeated, or some added to them."""
+        self.grown = True
 
     def origin(self) -> Axis:
         """Return the axis that it is a part of, or of which its entries are cells."""
@@ -316,10 +322,22 @@ def follow(
         return _split(name, *known[0], shapes, args, kwargs)
     found = _RULES[rule](Step(name, func, args, kwargs, known, out, batch))
     if found is None or len(found) != len(out):
-        return [guess(s, known, batch) for s in shapes]
+        guessed = [guess(s, known, batch) for s in shapes]
+        if "grows" in spec(name).traits:
+            _note_growth(guessed[0], known)
+        return guessed
+    if "grows" in spec(name).traits:
+        _note_growth(found, known)
     if not all(found):
         found = tuple(dim if dim or n == 1 else fresh(n) for dim, n in zip(found, out, strict=True))  # from a constant
     return [found] if len(shapes) == 1 else [found, *(guess(s, [(found, out)], batch) for s in shapes[1:])]
+
+
+def _note_growth(axes: Axes, known: Sequence[Known]) -> None:
+    """Mark the axes that an operation made longer, or new."""
+    before = {atom for own, _ in known for dim in own for atom in dim}
+    for atom in {atom for dim in axes for atom in dim} - before:
+        atom.grow()
 
 
 class Step(NamedTuple):

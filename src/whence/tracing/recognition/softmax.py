@@ -169,7 +169,7 @@ def _is_there(node: Node) -> bool:
 
 
 def _is_shifted(node: Node, dim: object = -1, reach: int = 3) -> bool:
-    """Return whether numbers were added that may be the same for all of a row, perhaps masked since."""
+    """Return whether numbers were added that may be the same for all of a row, perhaps before a mask."""
     if _adds_to_rows(node, dim):
         return True
     masked = node.kind in ("structural", "shift-by-constant") and len(node.flows) == 1
