@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812  # as everywhere in torch code
 from torch import Tensor
 
 from ..node import Node
@@ -19,6 +20,8 @@ from ..op_call import Call
 from ..replay import Recipe, UnknownFunctionError, dominator, evaluate, region, remembered, same, sample
 
 #: factors at which functions are compared: large enough that the constants added to variances do not matter
+#: how many operations back the tensor is looked for that a norm is of: statistics may be computed in a loop
+REACH = 512
 LARGE = 2.0**12
 LARGER = 2.0**13
 #: relative difference up to which two values of a function count as the same
@@ -38,7 +41,7 @@ def deviation_in(call: Call) -> Tensor | None:
 
 def is_deviation(scale: Node, tensor: Node, degree: int) -> bool:
     """Return whether one tensor is a deviation of another to some power, and the other is linear in their root."""
-    root = dominator((scale, tensor))
+    root = dominator((scale, tensor), REACH)
     if root is None or root is scale or not is_reduced(scale, root):
         return False
     if root.device.type == "meta":
@@ -78,7 +81,7 @@ def is_centering(call: Call) -> bool:
     narrow, wide = sorted((first, second), key=lambda node: node.moved_from().numel)
     if narrow.seq == wide.seq or wide.numel < narrow.numel:
         return False
-    root = dominator((wide, narrow))
+    root = dominator((wide, narrow), REACH)
     if root is None or root is narrow or not is_reduced(narrow, root):
         return False
     if root.device.type == "meta":
@@ -97,6 +100,45 @@ def _stays(call: Call, root: Node) -> bool:
             return bool(here.any()) and same(there.double(), here.double(), TOLERANCE)
     except (UnknownFunctionError, RuntimeError):
         return False
+
+
+def folded_norm(call: Call) -> Callable[[], Tensor] | None:
+    """Return a sum of terms that together are a layer norm, ``x * m + (b - mean * m)``, as that.
+
+    It is known by its values: the same for ``c x + d`` as for ``x``. Weight, bias and the constant that is added to the
+    variance are read from its values, too.
+    """
+    nodes = [node for node in call.nodes if node is not None]
+    root = dominator(nodes) if len(call.traced) == 2 and len(nodes) == 2 else None
+    x = None if root is None or any(node is root for node in nodes) else root.tensor
+    if root is None or x is None or x.is_meta or any(node.shape != x.shape for node in nodes):
+        return None
+    if not all(is_reduced(node, root) for node in nodes):
+        return None
+    recipe = Recipe.of(call, {id(t): n for t, n in zip(call.tensors, call.nodes, strict=True) if n is not None}, 0)
+
+    def at(value: Tensor) -> Tensor:
+        return recipe.run(partial(evaluate, given={root: value}))
+
+    try:
+        with torch.no_grad():
+            return _layer_norm_like(at, x, sample(root))
+    except (UnknownFunctionError, RuntimeError):
+        return None
+
+
+def _layer_norm_like(at: Callable[[Tensor], Tensor], x: Tensor, z: Tensor) -> Callable[[], Tensor] | None:
+    """Return the layer norm that has the values of a function, if it is one."""
+    far = at(z * LARGER)
+    shape = x.shape[-1:]
+    if not same(at(z * LARGE + LARGE).double(), far.double(), TOLERANCE) or not bool(far.any()):
+        return None
+    bias = at(torch.zeros_like(x)).reshape(-1, *shape)[0]
+    weight = ((far - bias) / F.layer_norm(z, shape, eps=0.0)).reshape(-1, *shape).median(0).values
+    near = z / LARGE
+    deviation = weight * (near - near.mean(-1, keepdim=True)) / (at(near) - bias)
+    added = (deviation.square() - near.var(-1, correction=0, keepdim=True)).median()
+    return partial(F.layer_norm, x, shape, weight, bias, max(float(added), 0.0))
 
 
 def own_statistics(call: Call) -> Callable[[], Any] | None:

@@ -21,11 +21,11 @@ from ..tensor_info import node_of
 from . import assembled, elementwise, gates, products
 from .constant_maps import constant_features, mixed_stack, usual_map
 from .contraction import pairwise, separate
-from .deviation import own_statistics
+from .deviation import folded_norm, own_statistics
 from .joined_attention import joined
 from .origins import is_over_stack
 from .softmax import log_softmax
-from .sums import COMPLETING, usual_sum
+from .sums import COMPLETING, undone, usual_sum
 
 Usual = Callable[[], Any]
 Pattern = Callable[[Call], Usual | tuple[Usual, list[Node]] | None]
@@ -177,6 +177,8 @@ _PATTERNS: list[tuple[set[str], Pattern]] = [
     ({"addmm", "addmv", "index_add"}, _summing),
     (COMPLETING, usual_sum),
     ({"sub"}, log_softmax),
+    ({"add", "sub"}, undone),
+    ({"add", "sub"}, folded_norm),
     ({"add", "sub"}, _alpha),
     ({"where"}, _one_branch),
     ({"where"}, _masked_product),
