@@ -253,6 +253,21 @@ def folded_quotient(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     return x / deviation * w + (b - mean(x) / deviation * w)
 
 
+def welford(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    """Return a norm with mean and variance that are updated feature by feature."""
+    average = squares = torch.zeros_like(x[..., :1])
+    for i in range(x.shape[-1]):
+        column = x[..., i : i + 1]
+        difference = column - average
+        average = average + difference / (i + 1)
+        squares = squares + difference * (column - average)
+    return (x - average) / torch.sqrt(squares / x.shape[-1] + EPS) * w + b
+
+
+def lerped(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return torch.lerp(b.expand_as(x), b + F.layer_norm(x, x.shape[-1:], eps=EPS), w)
+
+
 def separate_quotients(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     deviation = torch.sqrt(x.var(-1, unbiased=False, keepdim=True) + EPS)
     return (x / deviation - mean(x) / deviation) * w + b
@@ -274,6 +289,8 @@ def scripted(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
 
 
 WHOLE_LAYER: dict[str, Step] = {
+    "welford": welford,
+    "lerp": lerped,
     "keywords": lambda x, w, b: F.layer_norm(input=x, normalized_shape=(x.shape[-1],), weight=w, bias=b, eps=EPS),
     "torch-function": lambda x, w, b: torch.layer_norm(x, (x.shape[-1],), w, b, EPS),
     "native": lambda x, w, b: torch.native_layer_norm(x, (x.shape[-1],), w, b, EPS)[0],
@@ -303,6 +320,12 @@ WHOLE_LAYER: dict[str, Step] = {
 }
 
 
+def averaging(x: Tensor) -> Tensor:
+    """Return the matrix whose product with a vector has the mean in every place."""
+    n = x.shape[-1]
+    return x.new_full((n, n), 1 / n)
+
+
 def mirrored(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     """Return the RMSNorm as half of the LayerNorm of ``[x, -x]``, whose mean is zero."""
     d = x.shape[-1]
@@ -310,6 +333,9 @@ def mirrored(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
 
 
 WHOLE_RMS: dict[str, Step] = {
+    "square-matrix": lambda x, w, b: (
+        x * torch.rsqrt((x * x) @ x.new_full((x.shape[-1],) * 2, 1 / x.shape[-1]) + EPS) * w
+    ),
     "keywords": lambda x, w, b: F.rms_norm(input=x, normalized_shape=(x.shape[-1],), weight=w, eps=EPS),
     "torch-function": lambda x, w, b: torch.rms_norm(x, (x.shape[-1],), w, EPS),
     "scale-after": lambda x, w, b: F.rms_norm(x, (x.shape[-1],), eps=EPS) * w,

@@ -150,7 +150,8 @@ def is_bias(call: Call) -> bool:
     constant = next((t for t in call.tensors if not t.requires_grad), None)
     if constant is None or not constant.dim():
         return False
-    if constant.numel() == constant.shape[-1]:
+    expanded = zip(constant.stride()[:-1], constant.shape[:-1], strict=True)
+    if all(step == 0 or size == 1 for step, size in expanded):
         return True
     if not is_weight(constant) or len(call.traced) != 1:
         return False

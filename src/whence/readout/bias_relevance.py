@@ -22,6 +22,7 @@ from ..tracing.coverage import EXACT
 from ..tracing.node import Node, walk
 from ..tracing.op_call import Call, OutputNode, Rule, RuleResult
 from ..tracing.reductions import arrange, per_sample, per_token, precise, restored, unmerge
+from ..tracing.replay import UnknownFunctionError, evaluate
 from ..tracing.sparse_rows import alias
 from ..tracing.tensor_info import node_of
 
@@ -85,7 +86,21 @@ class BiasRecorder:
                 "(readout='input-x-gradient') works."
             )
         else:
-            self._nearest(node).add_pooled(per_sample(amount, axes, node.batch))
+            self._add_single(node, per_sample(amount, axes, node.batch))
+
+    def _add_single(self, node: Node, values: Tensor) -> None:
+        """Add ``[batch]`` values of a bias that is at one token, or after a pooling."""
+        stream = self._nearest(node)
+        if node.seq not in stream.inner:
+            stream.add_pooled(values)
+            return
+        token = _selected_token(node, stream.tokens)
+        if token is None:
+            raise ModelError(
+                "The model adds a bias to a slice of its tokens that is not followed. A read-out without biases "
+                "(readout='input-x-gradient') works."
+            )
+        stream.map[:, token] += values
 
     def _nearest(self, node: Node) -> _Stream:
         """Return the stream that a pooled tensor was computed from."""
@@ -94,6 +109,41 @@ class BiasRecorder:
                 if any(token_slices(dim, stream.tokens) for dim in current.token_axes):
                     return stream
         return self._streams[0]
+
+
+def _selected_token(node: Node, tokens: Dim) -> int | None:
+    """Return the one token that a tensor without a token axis is computed from; ``None`` if there are several."""
+    found: set[int | None] = set()
+
+    def step(current: Node) -> list[Node]:
+        behind = []
+        for parent in current.flows:
+            dims = [d for d, dim in enumerate(parent.token_axes) if token_slices(dim, tokens)]
+            if dims:
+                found.add(_picked(current, parent, dims[0], tokens) if len(dims) == 1 else None)
+            else:
+                behind.append(parent)
+        return behind
+
+    for _ in walk([node], step):
+        pass
+    return found.pop() if len(found) == 1 else None
+
+
+def _picked(node: Node, parent: Node, dim: int, tokens: Dim) -> int | None:
+    """Return which token an operation selects of a tensor with several."""
+    numbers = torch.full((parent.shape[dim],), -1)
+    for at, start, length in token_slices(parent.token_axes[dim], tokens):
+        numbers[at : at + length] = torch.arange(start, start + length)
+    numbers = numbers.reshape(-1, *(1,) * (len(parent.shape) - dim - 1)).expand(parent.shape)
+    if node.kind not in ("structural", "selecting") or node.recipe is None:
+        return None
+    try:
+        value = evaluate(node, {parent: numbers.to(dtype=parent.dtype, device=parent.device)})
+    except (UnknownFunctionError, RuntimeError):
+        return None
+    first = int(value.flatten()[0])
+    return first if first >= 0 and bool((value == first).all()) else None
 
 
 def _product(gradient: Tensor, constant: Tensor, features: bool) -> Tensor:
@@ -190,6 +240,7 @@ class _Stream:
         place: the input of its first block.
         tokens: its token axis.
         end: its last residual sum, or the place itself.
+        inner: the tensors (by ``seq``) that its end is computed from.
         map: ``[batch, tokens]``, of biases that are added at tokens.
         pooled: ``[batch]``, of those after a pooling.
     """
@@ -198,6 +249,7 @@ class _Stream:
         self.place = place
         self.tokens = tokens
         self.end = end
+        self.inner = node_of(end).ancestors()
         zeros = precise(place.detach()).new_zeros
         self.map = zeros(batch, size_of(tokens))
         self.pooled = zeros(batch)
@@ -207,7 +259,10 @@ class _Stream:
         axes = node_of(place).token_axes
         if not tokens and len(axes) > 2:  # one token, or a model without attention
             tokens = axes[1]
-        sums = (r.output for r in reversed(run.trace.residuals) if tokens and tokens in node_of(r.output).token_axes)
+        along = (tokens, (run.trace.batch, *tokens)) if tokens else ()  # samples may lie one after the other
+        sums = (
+            r.output for r in reversed(run.trace.residuals) if any(d in along for d in node_of(r.output).token_axes)
+        )
         return _Stream(place, tokens, next(sums, place), run.trace.batch.size)
 
     def add(self, values: Tensor, dim: Dim) -> None:

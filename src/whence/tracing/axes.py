@@ -454,6 +454,40 @@ def _cat(step: Step) -> Axes:
     return (*rest[:dim], whole, *rest[dim + 1 :])
 
 
+def _written(step: Step) -> Axes | None:
+    """``x[:, a:b] = y``: the axis of ``x`` with a slice of another one in it; the whole, where that is complete."""
+    (axes, shape), (value, lengths) = step.known[0], step.known[-1]
+    items = step.args[1] if isinstance(step.args[1], tuple) else (step.args[1],)
+    if len(value) != len(axes) or not all(isinstance(i, slice) and i.step in (None, 1) for i in items):
+        return _elementwise(step)
+    places = [range(*item.indices(n)) for item, n in zip(items, shape, strict=False)]
+    cuts = [d for d, place in enumerate(places) if len(place) != shape[d]]
+    if len(cuts) != 1 or lengths[cuts[0]] != len(places[cuts[0]]):
+        return _elementwise(step)
+    (d,) = cuts
+    old = axes[d][0].parts if len(axes[d]) == 1 and axes[d][0].parts else (Part(axes[d] or None, 0, shape[d]),)
+    place = places[d]
+    parts = [*_slices(old, 0, place.start), Part(value[d] or None, 0, len(place))]
+    parts += _slices(old, place.stop, shape[d])
+    return (*axes[:d], _rejoined(parts) or _concatenated(parts), *axes[d + 1 :])
+
+
+def _slices(parts: Sequence[Part], start: int, stop: int) -> list[Part]:
+    """What lies between two places of some parts side by side."""
+    out = []
+    at = 0
+    for part in parts:
+        low, high = max(start, at), min(stop, at + part.length)
+        if low < high:
+            whole = high - low == part.length
+            source = (
+                part.source if whole or part.source is None else cut(part.source, low - at, high - low, part.length)
+            )
+            out.append(part if whole else Part(source or None, 0, high - low))
+        at += part.length
+    return out
+
+
 def _fits(shape: Sequence[int], known: Sequence[Known]) -> bool:
     """Whether an output's shape is that of its inputs, broadcast."""
     for _, other in known:
@@ -552,4 +586,5 @@ _RULES: dict[str, Callable[[Step], Axes | None]] = {
     "repeated": _repeated,
     "unfolded": _unfolded,
     "one_hot": lambda step: (*step.known[0][0], fresh(step.out[-1])),
+    "written": _written,
 }

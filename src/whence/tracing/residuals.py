@@ -15,7 +15,13 @@ from .tensor_info import distant, edge_of, node_of, past
 
 Inside = Callable[[list[Node]], list[int]]  # the attentions (by index) among some nodes
 LEAVING = ("structural", "identity", "scale")  # kinds that hand a sum on
-COMBINING = (*LEAVING, "add", "shift", "shift-by-constant")  # kinds of which no branch is made: multiples and sums
+COMBINING = (
+    *LEAVING,
+    "add",
+    "center",
+    "shift",
+    "shift-by-constant",
+)  # kinds of which no branch is made: multiples and sums
 
 
 @dataclass

@@ -100,6 +100,11 @@ def _along(matrix: Tensor, vector: bool, learned: bool) -> Along | None:
         return lambda x, dim: (
             x.mean(dim, keepdim=True) if abs(factor - 1) < 1e-6 else x.mean(dim, keepdim=True) * factor
         )
+    if outputs > 1 and bool(matrix[0, 0]) and bool((matrix == matrix[0, 0]).all()):  # a mean, several times
+        total = _along(matrix[:1], vector, learned)
+        return (
+            None if total is None else lambda x, dim: total(x, dim).expand(*x.shape[:dim], outputs, *x.shape[dim + 1 :])
+        )
     if bool(((matrix == 0) | (matrix == 1)).all()) and bool((matrix.sum(1) == 1).all()):
         index = matrix.argmax(1)
         return lambda x, dim: x.index_select(dim, index)

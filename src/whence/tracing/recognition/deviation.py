@@ -20,6 +20,8 @@ from ..op_call import Call
 from ..replay import Recipe, UnknownFunctionError, dominator, evaluate, region, remembered, restored, same, sample
 
 #: factors at which functions are compared: large enough that the constants added to variances do not matter
+#: how many operations back the tensor is looked for that a norm is of: statistics may be computed in a loop
+REACH = 512
 LARGE = 2.0**12
 LARGER = 2.0**13
 #: relative difference up to which two values of a function count as the same
@@ -39,7 +41,7 @@ def deviation_in(call: Call) -> Tensor | None:
 
 def is_deviation(scale: Node, tensor: Node, degree: int) -> bool:
     """Return whether one tensor is a deviation of another to some power, and the other is linear in their root."""
-    root = dominator((scale, tensor))
+    root = dominator((scale, tensor), REACH)
     if root is None or root is scale or not is_reduced(scale, root):
         return False
     if root.device.type == "meta":
@@ -86,7 +88,7 @@ def is_centering(call: Call) -> bool:
     narrow, wide = sorted((first, second), key=lambda node: node.moved_from().numel)
     if narrow.seq == wide.seq or wide.numel < narrow.numel:
         return False
-    root = dominator((wide, narrow))
+    root = dominator((wide, narrow), REACH)
     if root is None or root is narrow or not is_reduced(narrow, root):
         return False
     if root.device.type == "meta":

@@ -27,7 +27,7 @@ from .deviation import folded, own_statistics
 from .joined_attention import joined
 from .origins import is_over_stack
 from .softmax import log_softmax
-from .sums import COMPLETING, usual_sum
+from .sums import COMPLETING, undone, usual_sum
 
 Usual = Callable[[], Any]
 Pattern = Callable[[Call], Usual | tuple[Usual, list[Node]] | None]
@@ -179,6 +179,7 @@ _PATTERNS: list[tuple[Set[str], Pattern]] = [
     ({"addmm", "addmv", "index_add"}, _summing),
     (COMPLETING, usual_sum),
     ({"sub"}, log_softmax),
+    ({"add", "sub"}, undone),
     ({"add", "sub"}, _alpha),
     (softmax.COMPLETING, softmax.usual_softmax),
     ({"add", "sub", "mul", "div", *ops.PRODUCTS}, usual_attention),

@@ -16,7 +16,7 @@ from torch import Tensor
 from .. import operations as ops
 from ..node import Node
 from ..op_call import Call
-from ..replay import Recipe, UnknownFunctionError, evaluate, remembered, same, sample
+from ..replay import Recipe, UnknownFunctionError, evaluate, remembered, restored, same, sample
 from ..tensor_info import is_weight, node_of
 
 #: operations that may complete a sum
@@ -232,3 +232,20 @@ def _biased(x: Tensor, f: Tensor, bias: Tensor, add: Callable[..., Tensor] = tor
 def _is_bias(constant: Tensor, node: Node) -> bool:
     """Return whether a constant is a weight of the model with one value for each feature."""
     return is_weight(constant) and constant.dim() == 1 and constant.shape == node.shape[-1:]
+
+
+def undone(call: Call) -> Callable[[], Tensor] | None:
+    """Return a constant that is added and subtracted again, ``(x + b) - b``, as the tensor itself."""
+    node = node_of(call.traced[0]) if len(call.traced) == 1 and len(call.args) == 2 else None
+    if node is None or node.kind != "shift-by-constant" or node.flows[0].shape != node.shape or call.traced[0].is_meta:
+        return None
+    inner, recipe = node.flows[0], Recipe.of(call, {id(call.traced[0]): node}, 0)
+    value = sample(inner)
+    try:
+        with torch.no_grad():
+            found = recipe.run(functools.partial(evaluate, given={inner: value}))
+            if not same(found.double(), value.double(), TOLERANCE):
+                return None
+    except (UnknownFunctionError, RuntimeError):
+        return None
+    return lambda: torch.clone(restored(inner))
