@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from tools.spellings.attentions import Branch
 
 Residual = Callable[[Tensor, Branch], Tensor]
+ROOT = 0.5**0.5
 
 
 def total(add: Callable[[Tensor, Tensor], Tensor]) -> Residual:
@@ -165,9 +166,41 @@ RESIDUALS: dict[str, dict[str, Residual]] = {
         "flip-both": total(lambda x, f: (x.flip(1) + f.flip(1)).flip(1)),
         "pad": total(lambda x, f: F.pad(x, (0, 0, 0, 1))[:, :-1] + f),
         "linear-identity": total(lambda x, f: F.linear(x, torch.eye(x.shape[-1], dtype=x.dtype)) + f),
+        "lerp-to-sum": total(lambda x, f: torch.lerp(x, x + f, torch.ones_like(x))),
+        "sum-and-difference": total(lambda x, f: ((x + f) + (x - f)) / 2 + ((x + f) - (x - f)) / 2),
+        "by-tokens": total(lambda x, f: torch.cat([x[:, :1] + f[:, :1], x[:, 1:] + f[:, 1:]], 1)),
+        "twice": total(lambda x, f: 2 * (x + f) - (x + f)),
+        "weighted-stack": total(lambda x, f: (torch.stack([x, f], -1) * torch.ones(2, dtype=x.dtype)).sum(-1)),
         "addmm": fused_addmm,
         "baddbmm": fused_baddbmm,
         "bias-after": bias_after,
         "bias-with-stream": bias_with_stream,
-    }
+    },
+    "scaled": {
+        "usual": total(lambda x, f: (x + f) * ROOT),
+        "distributed": total(lambda x, f: x * ROOT + f * ROOT),
+        "alpha": total(lambda x, f: torch.add(x * ROOT, f, alpha=ROOT)),
+        "divided": total(lambda x, f: (x + f) / 2**0.5),
+        "stack-matmul": total(lambda x, f: torch.stack([x, f], -1) @ x.new_full((2,), ROOT)),
+        "stack-mean": total(lambda x, f: torch.stack([x, f]).mean(0) * 2**0.5),
+        "lerp": total(lambda x, f: torch.lerp(x, f, 0.5) * 2**0.5),
+        "in-place": total(lambda x, f: x.clone().add_(f).mul_(ROOT)),
+        "channels-first": total(lambda x, f: (x.mT * ROOT + f.mT * ROOT).mT),
+    },
+    "half": {
+        "usual": total(lambda x, f: x + 0.5 * f),
+        "alpha": total(lambda x, f: torch.add(x, f, alpha=0.5)),
+        "doubled": total(lambda x, f: (2 * x + f) / 2),
+        "lerp": total(lambda x, f: torch.lerp(x, x + f, 0.5)),
+        "mean": total(lambda x, f: torch.stack([x, x + f]).mean(0)),
+        "between": total(lambda x, f: 0.5 * x + 0.5 * (x + f)),
+    },
+    "deep": {
+        "usual": total(lambda x, f: x * 1.5 + f),
+        "alpha": total(lambda x, f: torch.add(f, x, alpha=1.5)),
+        "factored": total(lambda x, f: 1.5 * (x + f / 1.5)),
+        "again": total(lambda x, f: x + f + 0.5 * x),
+        "in-place": total(lambda x, f: f.clone().add_(x, alpha=1.5)),
+        "three": total(lambda x, f: torch.stack([x, f, 0.5 * x]).sum(0)),
+    },
 }

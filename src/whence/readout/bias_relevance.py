@@ -22,6 +22,7 @@ from ..tracing.coverage import EXACT
 from ..tracing.node import Node, walk
 from ..tracing.op_call import Call, OutputNode, Rule, RuleResult
 from ..tracing.reductions import arrange, per_sample, per_token, precise, restored, unmerge
+from ..tracing.reordering import selected_tokens
 from ..tracing.replay import UnknownFunctionError, evaluate
 from ..tracing.sparse_rows import alias
 from ..tracing.tensor_info import node_of
@@ -278,10 +279,29 @@ class _Stream:
         self.pooled += values
 
 
+def _selected(selection: Node, whole: Node, like: Tensor) -> Tensor:
+    """Return ``[batch, tokens]``: true at the tokens that are selected."""
+    found = selected_tokens(selection, whole)
+    if found is None:
+        raise ModelError(
+            "The model computes a residual branch for some tokens alone, others in each sample, to which biases are "
+            "not followed. A read-out without biases (readout='input-x-gradient') works."
+        )
+    return torch.zeros_like(like).index_fill(1, found[1].to(like.device), True)
+
+
 def _share_pooled(stream: _Stream, gradient: Tensor, run: Run) -> Tensor:
     """Return ``[batch, tokens]``: the relevance of pooled biases, shared evenly among the tokens that are read."""
+    if not bool(gradient.any()) and bool(stream.pooled.any()) and node_of(stream.end).seq in run.reached:
+        raise ModelError(
+            "The model computes its residual sums in a custom autograd function, where it is not seen which tokens the "
+            "target reads, to which biases belong. A read-out without biases (readout='input-x-gradient') works."
+        )
     sizes = per_token(precise(gradient).abs(), node_of(stream.end).axes, run.trace.batch, stream.tokens)
     read = sizes > 0
+    selected = [r for r in run.trace.residuals if r.selection and stream.tokens in node_of(r.trunk).token_axes]
+    if selected and selected[-1].selection is not None:  # the last block is computed for these alone
+        read = _selected(selected[-1].selection, node_of(selected[-1].trunk), read)
     if run.mask is not None and run.mask.shape == read.shape:
         read = torch.where(read.any(1, keepdim=True), read, ~run.mask)
     read = torch.where(read.any(1, keepdim=True), read, True).to(stream.map.dtype)  # no token is read: all share it

@@ -63,14 +63,12 @@ class BranchRelevance:
         attentions: the attentions (by index) in its branch.
         attended: their output; without any, the branch.
         branch: the residual branch.
-        parallel: the branches that are added to the same residual stream next to it (a parallel block).
         output: the sum.
     """
 
     attentions: list[int]
     attended: Boundary
     branch: Boundary
-    parallel: list[Boundary]
     output: Boundary
 
     @staticmethod
@@ -78,13 +76,12 @@ class BranchRelevance:
         """Return the boundaries of a residual addition, before a backward pass."""
         branch = _boundary(residual.branch)
         attended = branch if residual.attended is None else _boundary(residual.attended)
-        parallel = [_boundary(t) for t in residual.beside]
-        return BranchRelevance(residual.attentions, attended, branch, parallel, _boundary(residual.output))
+        return BranchRelevance(residual.attentions, attended, branch, _boundary(residual.output))
 
     def boundaries(self) -> list[Boundary]:
         """Return the tensors at which relevance is recorded, each once."""
         own = [] if self.attended is self.branch else [self.attended]
-        return [*own, self.branch, *self.parallel, self.output]
+        return [*own, self.branch, self.output]
 
 
 @dataclass
@@ -142,11 +139,10 @@ class BlockRelevance:
         for residual in self.residuals:
             attended = self._relevance(residual.attended)
             branch = self._relevance(residual.branch)
-            parallel = torch.stack([torch.zeros_like(branch), *map(self._relevance, residual.parallel)]).sum(0)
             if set(residual.attentions) - done:
-                blocks.append([attended, branch - attended + parallel])
+                blocks.append([attended, branch - attended])
             elif blocks and not residual.attentions:
-                blocks[-1][1] = blocks[-1][1] + branch + parallel
+                blocks[-1][1] = blocks[-1][1] + branch
             done |= set(residual.attentions)
         return torch.stack([torch.stack(block, 1) for block in blocks], 1)
 

@@ -105,6 +105,8 @@ def roll_up_states(run: Run, maps: Sequence[Tensor], update: Update) -> list[Str
             table.read.add(source)
         if residual is None:  # attention whose output replaces its queries (a pooling)
             assert record.output is not None
+            if source is not None:
+                _require_pooling(run, source, node_of(record.output).seq)
             pooled = {stream: A @ R for stream, R in read.items()}
             table.add(StreamState(record.output, queries, pooled, pooled))
         else:
@@ -116,6 +118,24 @@ def roll_up_states(run: Run, maps: Sequence[Tensor], update: Update) -> list[Str
             new = update(mine, read, A, queries, keys, begun)
             table.add(StreamState(residual.output, queries, new, first))
     return [replace(state, read=seq in table.read) for seq, state in table.states.items()]
+
+
+def _require_pooling(run: Run, source: int, output: int) -> None:
+    """Raise an error if the stream that an attention reads also goes round it, in a sum that is not recognised.
+
+    Args:
+        run: a traced forward pass.
+        source: the stream (by ``seq``).
+        output: what the attention made (by ``seq``).
+    """
+    others = {node_of(r.output).seq for r in run.trace.residuals if r.attentions}
+    others |= {node_of(r.output).seq for r in run.trace.attentions if r.output is not None}
+    if source in node_of(run.seed.output).reachable({output, *others} - {source}):
+        raise ModelError(
+            "The tokens that one of the model's attentions reads also reach the target past it, but no residual "
+            "connection was recognised around it, so that its map cannot be rolled up. Input-level methods "
+            "(conservative-lrp, gradient-x-input) work."
+        )
 
 
 def _initial_states(

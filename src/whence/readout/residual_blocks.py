@@ -53,6 +53,11 @@ def attention_residuals(run: Run, method: str) -> list[Residual]:
 def blocks(run: Run, method: str) -> list[Block]:
     """Return the block of each attention; a model that is not built of such blocks raises an error."""
     around = attention_residuals(run, method)
+    if any(residual.selection is not None for residual in run.trace.residuals):
+        raise ModelError(
+            f"The model computes a residual branch for some of its tokens alone, but '{method}' reads blocks that all "
+            "work on the same tokens. Use a method that reads attention maps alone (generic-attention, rollout)."
+        )
     stream = [r for r in run.trace.residuals if r.output.shape == around[0].output.shape]
     kept = [t for r in stream for t in (r.trunk, r.output)]
     if any(not isinstance(edge_of(t), Tensor) for t in kept) or not all(node_of(r.output).residual for r in stream):

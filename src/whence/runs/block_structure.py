@@ -94,8 +94,15 @@ def _boundaries(trace: Trace) -> list[Tensor]:
     if not tensors:
         return _beginning(trace)
     end = _end(trace)
-    post_norm = len(tensors) > 1 and node_of(tensors[-1]).kind == "norm" and end.normed is not None
+    post_norm = len(tensors) > 1 and _is_normed(node_of(tensors[-1])) and end.normed is not None
     return [*tensors, end.normed if post_norm and end.normed is not None else end.output]
+
+
+def _is_normed(node: Node) -> bool:
+    """Return whether a tensor is the output of a norm, at most with its weight and bias apart."""
+    while node.kind in ("scale", "shift-by-constant") and len(node.flows) == 1:
+        node = node.flows[0]
+    return node.kind in ("norm", "normalise")
 
 
 def _beginning(trace: Trace) -> list[Tensor]:

@@ -302,7 +302,9 @@ class Run:
                 before = {seq for t in entries for seq in node_of(t).ancestors()}
             ends = {node_of(t).seq for t in (entries if len(entries) > 1 else (end,)) if t is not None}
             self.ledger.close(total, sums, marks, before, ends)
-        layers = [relevance for _, relevance in met[:-1]]
+        last = next(reversed(self.boundaries), None)
+        missed = last is not None and last.relevance is None and last.node.seq in self.reached  # by a custom function
+        layers = [relevance for _, relevance in (met if missed else met[:-1])]
         return torch.stack(layers, 1) if len({t.shape for t in layers}) == 1 else None
 
     def _passed(self, boundaries: list[Boundary]) -> list[Boundary]:
@@ -321,6 +323,11 @@ class Run:
             self.ledger.clear()
 
     # -- tokens ----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def reached(self) -> set[int]:
+        """The tensors (by ``seq``) that relevance can reach from the target."""
+        return node_of(self.seed.output).reachable()
 
     @cached_property
     def tokens(self) -> Dim:

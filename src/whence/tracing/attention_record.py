@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ModelError
-from .axes import Axes, Axis, Dim, fresh, order_of, plain
+from .axes import Axes, Axis, Dim, fresh, order_of, plain, size_of
 from .fused_attention import FusedMap
 from .node import Node, walk
 from .op_call import Call, map_tensors
@@ -47,6 +47,8 @@ class AttentionRecord:
         ahead: whether queries look at what follows them; a tensor, so that nothing waits for it.
         shown: of a fused attention, how its map is made when it is wanted.
         choice: of multiple choice, the axis of the answers of a sample, and ``[batch]``, the one whose map is wanted.
+        placed: of an attention of some tokens of a stream alone, the axis of these, and which tokens they are; its map
+            then has a row for every token, of zeros for the others.
         query_order, key_order: which tokens its rows and columns are, where it has them in another order.
     """
 
@@ -63,6 +65,7 @@ class AttentionRecord:
     ahead: Tensor | bool = True
     shown: FusedMap | None = None
     choice: tuple[Axis, Tensor] | None = None
+    placed: tuple[Dim, Tensor] | None = field(init=False, default=None)
     query_order: Tensor | None = field(init=False, default=None)
     key_order: Tensor | None = field(init=False, default=None)
 
@@ -148,6 +151,19 @@ class AttentionRecord:
         if isinstance(leaf, Tensor):
             self.probabilities = leaf
 
+    def place(self, tokens: Dim, places: Tensor) -> None:
+        """Let the map have a row for every token of a stream, if the queries are some of them.
+
+        Args:
+            tokens: the axis of the stream.
+            places: which token each query is, ``[queries]``.
+        """
+        queries = self.axes[self.query]
+        if queries == tokens or size_of(queries) != len(places) or self.query_order is not None:
+            return
+        self.placed = queries, places
+        self.axes = (*self.axes[: self.query], tokens, *self.axes[self.query + 1 :])
+
     def release_map(self) -> None:
         """Free the memory of an unfused map, which will not be asked for again."""
         self.probabilities = self.mix = None
@@ -189,7 +205,7 @@ class AttentionRecord:
         Returns:
             ``None`` where heads and queries of the output are not known.
         """
-        queries = self.axes[self.query]
+        queries = self.axes[self.query] if self.placed is None else self.placed[0]
         axes = plain(axes)
         if queries not in axes:
             return None
@@ -198,7 +214,8 @@ class AttentionRecord:
         left = tuple(dim for i, dim in enumerate(axes) if i not in features)
         summed = precise(tensor).sum(features) if features else precise(tensor)
         found = arrange(summed, left, self.batch, (left.index(queries),))
-        return restored(found, 2, self.query_order) if found.shape[1:] == self.shape[:2] else None
+        found = self._all_rows(restored(found, 2, self.query_order))
+        return found if found.shape[1:] == self.shape[:2] else None
 
     def zeros(self, *sizes: int) -> Tensor:
         """``[batch, *sizes]``, in the precision of the map: of an attention that does not matter."""
@@ -237,7 +254,15 @@ class AttentionRecord:
         for dim, index in ((2, self.query_order), (3, self.key_order)):
             own = index if index is None or samples is None or index.dim() == 1 else index[samples]
             tensor = restored(tensor, dim, own)
-        return tensor
+        return self._all_rows(tensor)
+
+    def _all_rows(self, tensor: Tensor) -> Tensor:
+        """Return ``[batch, heads, queries, ...]`` with a row for every token of the stream that queries are part of."""
+        if self.placed is None:
+            return tensor
+        places = self.placed[1].to(tensor.device)
+        rows = tensor.new_zeros(*tensor.shape[:2], size_of(self.axes[self.query]), *tensor.shape[3:])
+        return rows.index_copy(2, places, tensor)
 
 
 def operands(call: Call) -> Operands:

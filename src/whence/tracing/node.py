@@ -87,6 +87,16 @@ class Node:
         self.batch = batch
         self._root: Node | None = None  # another than itself: no node is to keep itself alive
         self._tensor: weakref.ref[Tensor] | None = None
+        self._sum: weakref.ref[Node] | None = None
+
+    @property
+    def sum(self) -> Node | None:
+        """The residual sum that adds it to a stream, while something keeps that alive."""
+        return None if self._sum is None else self._sum()
+
+    def add_to(self, total: Node) -> None:
+        """Note the residual sum that adds it to a stream."""
+        self._sum = weakref.ref(total)
 
     @property
     def tensor(self) -> Tensor | None:
@@ -208,6 +218,10 @@ class Node:
         self.learned = self.learned or learned
         self.hidden = self.hidden or hidden
 
+    def withdraw(self) -> None:
+        """Take back that it is a residual sum."""
+        self.residual = False
+
     def keep_value(self) -> None:
         """Note that the backward pass needs the value that the tensor has now."""
         self.kept = True
@@ -229,6 +243,19 @@ class Node:
         while node.kind == "structural" and len(node.flows) == 1 and node.flows[0].numel == node.numel:
             node = node.flows[0]
         return node
+
+    def source_of(self, branch: Node) -> Node | None:
+        """Return what it is, up to its layout or as a selection of tokens, if another tensor is a function of that."""
+        if branch.between(self) is not None:
+            return self
+        if branch.between(self.layout()) is not None:
+            return self.layout()
+        whole = self.moved_from()
+        kept = [dim in whole.token_axes for dim in self.token_axes]
+        pairs = zip(kept, self.token_axes, branch.token_axes, strict=False)
+        if len(branch.axes) != len(kept) or not all(known or dim == other for known, dim, other in pairs):
+            return None
+        return whole if whole is not self and branch.between(whole) is not None else None
 
     def paths(self, ancestor: Node) -> list[Node]:
         """Return this node and those on the way to it from an ancestor; none if it does not derive from it."""

@@ -137,3 +137,28 @@ def _ordered_in_batch(dim: Dim, index: Tensor, batch: Axis) -> Dim | None:
         inner = ordered(dim[1:], (index % own).reshape(batch.size, own))
         return None if inner is None else (batch, *inner)
     return ordered(dim, index)
+
+
+def selected_tokens(selection: Node, whole: Node) -> tuple[Dim, Tensor] | None:
+    """Return the axis of a tensor along which another one selects, and which of its entries, ``[entries]``.
+
+    Args:
+        selection: slices of the tensor.
+        whole: the tensor.
+
+    Returns:
+        ``None`` if entries are selected along several axes, or others in each sample.
+    """
+    cut = [d for d, dim in enumerate(whole.token_axes) if dim and dim not in selection.token_axes]
+    if len(cut) != 1 or whole.device.type == "meta" or selection.recipe is None:
+        return None
+    try:
+        with torch.no_grad():
+            numbers = _numbered(selection.recipe, whole, cut[0])
+    except (UnknownFunctionError, RuntimeError, TypeError):
+        return None
+    along = [j for j in range(numbers.dim()) if _varies(numbers, j)]
+    if len(along) > 1:
+        return None
+    places = _index(numbers, along[0], None) if along else numbers.flatten()[:1]
+    return (whole.token_axes[cut[0]], places) if len(places.unique()) == len(places) else None

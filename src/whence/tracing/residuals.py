@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from . import operations as ops
-from .node import Node
+from .node import Node, walk
 from .op_call import Call, tensors_in
-from .tensor_info import distant, edge_of, node_of, past
+from .tensor_info import distant, is_weight, node_of
 
 Inside = Callable[[list[Node]], list[int]]  # the attentions (by index) among some nodes
 LEAVING = ("structural", "identity", "scale")  # kinds that hand a sum on
@@ -34,9 +35,9 @@ class Residual:
         output: the sum.
         attentions: the attentions (by index) inside the branch; none of a trunk that the branch reads in slices.
         normed: the sum after the norm that is applied to it, if any.
+        selection: of a branch that is computed for some tokens of the trunk alone, the node of these tokens.
         attended: what its attentions wrote, where that is one summand of the branch (a parallel block that adds
             attention and MLP at once).
-        beside: further branches of the same trunk that were added next (a parallel block that adds one by one).
     """
 
     trunk: Tensor
@@ -44,22 +45,12 @@ class Residual:
     output: Tensor
     attentions: list[int]
     normed: Tensor | None = None
+    selection: Node | None = None
     attended: Tensor | None = None
-    beside: list[Tensor] = field(default_factory=list)
 
     def set_normed(self, normed: Tensor) -> None:
         """Set the sum after its norm."""
         self.normed = normed
-
-    def set_branch(self, branch: Tensor, attended: Tensor | None) -> None:
-        """Set the branch, where another one turns out to have the attention."""
-        self.branch = branch
-        self.attended = attended
-
-    def extend(self, attentions: list[int], output: Tensor) -> None:
-        """Add one more branch with these attentions, after which this is the sum."""
-        self.attentions = sorted({*self.attentions, *attentions})
-        self.output = output
 
     def lighten(self) -> None:
         """Let go of values; of a block with attention, not of what enters it."""
@@ -68,6 +59,22 @@ class Residual:
         self.normed = None
         if not self.attentions and not node_of(self.trunk).learned:
             self.trunk = distant(self.trunk)
+
+
+class Trunk(NamedTuple):
+    """What a branch is added to.
+
+    Attributes:
+        tensor: the tensor; of a selection of tokens, for which alone the branch is computed, the one it is cut from.
+        between: the nodes of the branch.
+        selection: the node of the selection.
+        whole: whether the branch reads the tensor itself, and not slices of which it is made.
+    """
+
+    tensor: Tensor
+    between: list[Node]
+    selection: Node | None
+    whole: bool = True
 
 
 class ResidualList(list[Residual]):
@@ -94,7 +101,7 @@ class ResidualList(list[Residual]):
         """
         if call.kind == "add":
             self._add(call, output, inside)
-        elif call.kind == "norm" and self and node_of(self[-1].output) is call.nodes[0]:
+        elif self and _is_norm_of(call, self[-1]):
             self[-1].set_normed(output)
 
     def _add(self, call: Call, output: Tensor, inside: Inside) -> None:
@@ -108,49 +115,54 @@ class ResidualList(list[Residual]):
         if found is None and call.name != "sub":  # what is subtracted is no stream that goes on
             found = self._trunk(call.tensors[1], b, a)
         if found is not None:
-            trunk, between = found
+            trunk, between, selection, whole = found
             branch = call.tensors[1 if between[0] is b else 0]
-            node_of(output).mark(residual=True)
-            self._lighten(output.shape)
-            if self and _is_same(self[-1], trunk, branch):  # in another layout, or before a multiple was undone
+            while self and _is_part(self[-1], trunk, branch):
                 self.pop()
-            whole = node_of(branch).between(node_of(trunk)) is not None  # slices are no tensor that enters a block
-            attentions = inside(between) if whole else []
-            attended = self._attended(trunk, branch, inside)
-            self.append(Residual(trunk, branch, output, attentions, attended=attended))
+            self._leave_out(set(between))
+            node_of(output).mark(residual=True)
+            node_of(branch).add_to(node_of(output))
+            self._lighten(output.shape)
+            attentions = inside(between) if whole else []  # slices are no tensor that enters a block
+            self.append(
+                Residual(trunk, branch, output, attentions, None, selection, self._attended(trunk, branch, inside))
+            )
             self._sums.clear()
-        elif call.name != "sub" and (earlier := self._beside(a, b)) is not None:
-            self._join(earlier, call.tensors[1 if node_of(earlier.output) is a.layout() else 0], output, inside)
-        elif not self.light:
+        elif not self.light or (self and output.shape == self[-1].output.shape):  # perhaps of branches
             self._sums[node_of(output).seq] = call.tensors[:2]
 
     @staticmethod
-    def _trunk(tensor: Tensor, node: Node, branch: Node) -> tuple[Tensor, list[Node]] | None:
-        """The tensor that a summand is, up to its layout, if the other one is a function of it; and what is between."""
-        origin = node if branch.between(node) is not None else node.layout()
-        between = branch.between(origin)
-        if between is None:
-            return _of_slices(tensor, node, branch)
+    def _trunk(tensor: Tensor, node: Node, branch: Node) -> Trunk | None:
+        """The tensor that a summand is, up to its layout, if the other one is a function of it."""
+        origin = node.source_of(branch)
+        if origin is None:
+            found = _of_slices(tensor, node, branch)
+            return None if found is None else Trunk(*found, selection=None, whole=False)
         if all(_combines(step) for step in branch.paths(origin)):
             return None
-        return (tensor if origin is node or origin.tensor is None else origin.tensor), between
+        if origin.sum is not None and branch.between(origin.sum) is not None:  # two branches of one stream
+            return None
+        laid_out = node.layout()
+        if laid_out.residual and laid_out.shape == node.shape and laid_out.tensor is not None:  # a copy
+            origin = laid_out
+        whole = tensor if origin is node or origin.tensor is None else origin.tensor
+        between = branch.between(origin) or []
+        return Trunk(whole, between, None if node_of(whole).numel == node.numel else node)
 
-    def _join(self, earlier: Residual, added: Tensor, output: Tensor, inside: Inside) -> None:
-        """One more branch of the same trunk; the branch of a block is the one with its attention."""
-        found = inside(node_of(added).between(node_of(earlier.trunk)) or [])
-        aside = added
-        if found and not earlier.attentions:
-            aside = earlier.branch
-            earlier.set_branch(added, self._attended(earlier.trunk, added, inside))
-        if not self.light:
-            earlier.beside.append(past(aside) if edge_of(aside) is aside else aside)
-        earlier.extend(found, output)
-        node_of(output).mark(residual=True)
-        self._sums.clear()
+    def _leave_out(self, between: set[Node]) -> None:
+        """Leave out sums inside a branch that add no layer's output to their trunk: values inside an attention."""
+        for i in reversed(range(len(self))):
+            trunk, branch, output = (node_of(t) for t in (self[i].trunk, self[i].branch, self[i].output))
+            layers = any(node.weighted for node in branch.paths(trunk.source_of(branch) or trunk))
+            if output in between and not layers:
+                output.withdraw()
+                del self[i]
 
     def _attended(self, start: Tensor, branch: Tensor, inside: Inside) -> Tensor | None:
         """The one summand of a branch that has attentions in it; ``None`` if the branch is no such sum."""
         found = None
+        if self.light:
+            return found
         node = node_of(branch)
         trunk = node_of(start)
         while node.seq in self._sums or (node.kind in LEAVING and node.parents):
@@ -161,14 +173,6 @@ class ResidualList(list[Residual]):
             found = own[0] if own else found
             node = node_of(own[0]) if own else node.parents[0]
         return found
-
-    def _beside(self, a: Node, b: Node) -> Residual | None:
-        """The residual addition to which ``a + b`` adds one more branch of the same trunk (a parallel block)."""
-        for total, branch in ((a, b), (b, a)):
-            for residual in reversed(self) if total.layout().residual else ():
-                if node_of(residual.output) is total.layout():
-                    return residual if branch.between(node_of(residual.trunk)) is not None else None
-        return None
 
     def _lighten(self, shape: torch.Size) -> None:
         """Let go of the values around the last addition of a shape, now that there is another."""
@@ -214,9 +218,32 @@ def _shares(summands: list[Tensor], output: Tensor) -> bool:
     return node_of(small).learned and large.shape == output.shape and small.shape[-large.dim() + 1 :] == large.shape[1:]
 
 
-def _is_same(residual: Residual, trunk: Tensor, branch: Tensor) -> bool:
-    """Return whether a residual addition adds these tensors, up to their layout and a bias that is added to both."""
-    same = node_of(residual.trunk).layout() is node_of(trunk).layout()
-    added = node_of(branch).layout()
-    biased = added.flows[0].layout() if added.kind == "shift-by-constant" else added
-    return same and node_of(residual.branch).layout() in (added, biased)
+def _is_norm_of(call: Call, residual: Residual) -> bool:
+    """Return whether an operation is the norm of a residual sum, or its weight or bias, where these come apart."""
+    operands = [node for node in call.nodes if node is not None]
+    if call.kind in ("scale", "shift-by-constant") and residual.normed is not None:
+        return operands[0] is node_of(residual.normed) and any(map(is_weight, call.tensors))
+    if call.kind == "normalise":
+        return any(_before_norm(node) is node_of(residual.output) for node in operands)
+    return call.kind == "norm" and _before_norm(operands[0]) is node_of(residual.output)
+
+
+def _before_norm(node: Node) -> Node:
+    """Return the tensor that a norm is of, before its mean is subtracted or it is laid out differently."""
+    node = node.layout()
+    while node.kind == "center" and node.flows:
+        node = max(node.flows, key=lambda flow: flow.moved_from().numel).layout()
+    return node
+
+
+def _is_part(residual: Residual, trunk: Tensor, branch: Tensor) -> bool:
+    """Return whether a residual addition adds part of a branch to the same trunk, or slices or multiples of them."""
+    if node_of(residual.trunk).moved_from() is not node_of(trunk).moved_from():
+        return False
+    return _summands(node_of(residual.branch)) <= _summands(node_of(branch))
+
+
+def _summands(node: Node) -> set[Node]:
+    """Return the tensors that a branch is a sum of, before they were multiplied, laid out or selected."""
+    kinds = (*COMBINING, "selecting")
+    return {n for n in walk([node], lambda n: n.flows if n.kind in kinds else ()) if n.kind not in kinds or not n.flows}

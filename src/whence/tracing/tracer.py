@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from ..errors import ModelError
@@ -45,9 +46,9 @@ from .recognition.elementwise import (
 from .recognition.lookups import lookup
 from .recognition.rewriting import Pattern, rewritten
 from .recognition.softmax import LOGARITHMIC, softmax
-from .reordering import moved_axes
+from .reordering import moved_axes, selected_tokens
 from .replay import Recipe
-from .residuals import ResidualList
+from .residuals import Residual, ResidualList
 from .sparse_rows import SparseRows
 from .tensor_info import (
     Source,
@@ -253,6 +254,8 @@ class Trace(TorchFunctionMode):
         target: Tensor = call.args[0]
         with torch.enable_grad():
             previous = attach(target.clone(), node_of(target))
+            if target.requires_grad:  # what others have read before is part of its gradient
+                inform(previous, edge=get_gradient_edge(target))
             node_of(target).refers_to(previous, anew=True)
             with self:
                 return target.copy_(call.func(previous, *call.args[1:], **call.kwargs))
@@ -484,6 +487,7 @@ class Trace(TorchFunctionMode):
             return []
         if own.name == "copy" and own.tensors[0].shape == own.tensors[1].shape:  # nothing of the target is left
             own = replace(own, tensors=own.tensors[1:], nodes=own.nodes[1:], traced=own.traced[-1:])
+            found = replace(found, blocked=found.blocked | {id(call.tensors[0])})
         parents = tuple([n for n in own.nodes if n is not None])
         live = tuple([node_of(t) for t in call.traced if id(t) not in found.blocked])
         weighted = call.kind in ("linear", "convolution") and any(map(is_weight, call.tensors))
@@ -543,6 +547,15 @@ class Trace(TorchFunctionMode):
         self.residuals.note(call, outputs[0], self._inside)
         if node_of(outputs[0]).residual:
             self._held.clear()
+            self._place(self.residuals[-1])
+
+    def _place(self, residual: Residual) -> None:
+        """Let the maps of attentions whose queries are some tokens of the stream have rows for all of its tokens."""
+        selection = residual.selection
+        found = None if selection is None else selected_tokens(selection, node_of(residual.trunk))
+        for i in residual.attentions:
+            if found is not None:
+                self.attentions[i].place(*found)
 
     def _written_into(self, view: Tensor) -> None:
         """A tensor of which a view was overwritten is made of what was written there, too."""

@@ -27,7 +27,7 @@ from .deviation import folded, own_statistics
 from .joined_attention import joined
 from .origins import is_over_stack
 from .softmax import log_softmax
-from .sums import COMPLETING, undone, usual_sum
+from .sums import COMPLETING, gated_sum, undone, usual_sum
 
 Usual = Callable[[], Any]
 Pattern = Callable[[Call], Usual | tuple[Usual, list[Node]] | None]
@@ -177,6 +177,7 @@ def _exponent(node: Node) -> object:
 
 _PATTERNS: list[tuple[Set[str], Pattern]] = [
     ({"addmm", "addmv", "index_add"}, _summing),
+    ({"add", "sub"}, gated_sum),
     (COMPLETING, usual_sum),
     ({"sub"}, log_softmax),
     ({"add", "sub"}, undone),

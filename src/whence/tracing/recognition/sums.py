@@ -1,119 +1,332 @@
 """Sums in their usual form: ``x - (-f)``, ``x.clone() + f`` and ``(2 * x + 2 * f) / 2`` are ``x + f``.
 
-Copies, multiples, selections and sums are followed back to the tensors that they are made of. Where these are two, and
-the operation as a function of them is their sum, it is run as that.
+Copies, multiples, selections and sums are followed back to the tensors that they combine. The operation as a function
+of these is evaluated, which gives the factor of each. If all but one, the residual stream ``x``, are functions of that
+one, the operation is run as ``c * (x + (f + g))``.
 """
 
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .. import operations as ops
-from ..node import Node
+from ..node import Node, walk
 from ..op_call import Call
 from ..replay import Recipe, UnknownFunctionError, evaluate, remembered, restored, same, sample
 from ..tensor_info import is_weight, node_of
+from .assembled import parts_of
 
 #: operations that may complete a sum
 COMPLETING = {
     "add", "sub", "neg", "mul", "div", "sum", "mean", "einsum", "matmul", "linear", "cat", "stack", "scatter_add",
-    "index_add", "getitem", "select", "cumsum", "copy", "setitem", *ops.LAYOUT,
+    "index_add", "getitem", "select", "cumsum", "copy", "setitem",
 }  # fmt: skip
-#: operations that put slices together or cut them: of one tensor alone they are no sum
-SELECTING = {"cat", "stack", "getitem", "select", "setitem", "copy", "sum", "mean"}
+#: those that make a multiple of one tensor
+SCALING = {"mul", "div", "neg"}
 #: kinds of operations that copy, move, select, multiply and add
 COMBINING = {"structural", "selecting", "scale", "add", "reduce", "identity", "linear", "shift", "shift-by-constant"}
 #: how many operations are followed
 REACH = 64
-#: relative difference of a function from a sum
-TOLERANCE = 1e-4
+#: relative difference of a function from a multiple
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
+#: difference up to which a factor counts as 0 or 1
+ROUNDING = 1e-6
+
+
+class Term(NamedTuple):
+    """One tensor of a sum.
+
+    Attributes:
+        factor: what it is multiplied by.
+        order: how its dimensions (without those of size 1) are permuted before it is reshaped; ``None``: not at all.
+    """
+
+    factor: float
+    order: tuple[int, ...] | None
+
+    def laid_out(self, tensor: Tensor, shape: torch.Size) -> Tensor:
+        """Return a tensor in the shape of the sum."""
+        moved = tensor if self.order is None else tensor.squeeze().permute(self.order)
+        return moved if moved.shape == shape else moved.reshape(shape)
+
+    def undone(self, tensor: Tensor, shape: torch.Size) -> Tensor:
+        """Return a tensor of the sum's shape in the layout that the term has, of some shape."""
+        if self.order is not None:
+            own = [n for n in shape if n != 1]
+            back = [self.order.index(i) for i in range(len(own))]
+            tensor = tensor.reshape([own[i] for i in self.order]).permute(back)
+        return tensor if tensor.shape == shape else tensor.reshape(shape)
+
+
+Terms = dict[Node, Term]
 
 
 def usual_sum(call: Call) -> Callable[[], Tensor] | None:
-    """Return a sum in its usual form; ``None`` if it has that form, or is no sum of two tensors."""
-    if not call.traced or call.inplace:
+    """Return a sum in its usual form; ``None`` if it has that form, or is no sum of a tensor and functions of it."""
+    if not call.traced or (call.inplace and call.name not in ("add", "sub")):
         return None
     if call.name in ("add", "sub") and len(call.traced) == 1 and len(call.tensors) < 2:  # a number is added
         return None
     nodes = [node_of(t) for t in call.traced]
-    if call.name in ops.LAYOUT and not (nodes[0].residual and nodes[0].kind == "add"):
+    if _is_usual(call, nodes):
+        if call.inplace and nodes[0].seq < nodes[1].seq:  # what is overwritten may be the stream of further branches
+            return functools.partial(torch.add, *call.args[:2])
+        return _computed_before(call, nodes) or _bias_moved(call)
+    recipe = Recipe.of(call, {id(t): node for t, node in zip(call.traced, nodes, strict=True)}, 0)
+    found = _terms(recipe, nodes, _size(call))
+    if found is None or (call.name not in ("add", "sub") and not _joins(nodes, found[0])):
+        return _bias_moved(call)
+    stream = _stream(found[0])
+    if stream is None:
+        return _bias_moved(call)
+    node, terms = stream
+    if len(terms) == 1:
+        return _single(call, node, terms[node], found[1], joined=len(found[0]) > 1)
+    return _written(nodes, *_multiple(nodes, node, terms), found[1])
+
+
+def _is_usual(call: Call, nodes: list[Node]) -> bool:
+    """Return whether a call adds a tensor and a function of it, neither of them taken apart any further."""
+    if call.name != "add" or "alpha" in call.kwargs or len(nodes) != 2:
+        return False
+    x, f = sorted(nodes, key=lambda node: node.seq)
+    if f.between(x) is None:
+        return False
+    own, parts = _parts([x], x.numel), _parts([f], f.numel, through=True)
+    if own is None or parts is None or set(own) & set(parts):
+        return own is None or parts is None
+    nearest = _nearest(max(parts, key=lambda node: node.seq))
+    return nearest is None or nearest.seq <= x.seq or not _summands(nearest) & set(parts)
+
+
+def _summands(total: Node) -> set[Node]:
+    """Return the tensors that a residual sum adds."""
+    return set(_parts([total], total.numel, through=True) or ())
+
+
+def _computed_before(call: Call, nodes: list[Node]) -> Callable[[], Tensor] | None:
+    """Return a residual sum that the model has computed before as a copy of that."""
+    total = max(nodes, key=lambda node: node.seq).sum
+    tensor = None if total is None or call.inplace else total.tensor
+    if total is None or tensor is None or not total.residual or set(total.flows) != set(nodes):
         return None
-    if len(nodes) == 1 and call.name not in ("add", "sub") and not _may_undo(call, nodes[0]):
-        return None
-    return _sum_of(call, nodes)
+    return functools.partial(torch.clone, tensor)
 
 
-def _may_undo(call: Call, node: Node) -> bool:
-    """Return whether an operation on one tensor may complete a sum: the tensor is combined of others, evenly scaled."""
-    constants = [t for t in call.tensors if not t.requires_grad] if call.name in ("mul", "div") else []
-    return _combines(node) and not any(map(_varies, constants))
-
-
-def _sum_of(call: Call, nodes: list[Node]) -> Callable[[], Tensor] | None:
-    """Return a sum of some tensors, or combinations of them, in its usual form."""
-    through = len(nodes) == 1 and call.name in ("mul", "div", "neg", *ops.LAYOUT)
-    for least in (math.inf, 2, 1):
-        found = _summands(nodes, through, least)
-        form = None if found is None else _usual_form(call, nodes, *found)
-        if form is not None:
-            return form
-    return _bias_moved(call)
-
-
-def _usual_form(call: Call, nodes: list[Node], parts: list[Node], joins: bool) -> Callable[[], Tensor] | None:
-    """Return a combination of one or two tensors as a copy or a sum; ``None`` if it is none, or has that form."""
-    if call.name in ("add", "sub"):
-        if call.name == "add" and "alpha" not in call.kwargs and {p.seq for p in parts} == {n.seq for n in nodes}:
-            return None
-    elif (not joins and len(nodes) < 2) or (len(parts) == 1 and call.name in SELECTING):
-        return None
-    if len(parts) == 2 and parts[1].between(parts[0]) is None:  # no residual connection
-        return None
-    tensors = [part.tensor for part in parts]
-    given = [t for t in tensors if t is not None]
-    if len(given) != len(parts) or any(t.numel() != given[0].numel() or t.dtype != given[0].dtype for t in given):
-        return None
-    shape = _shape_of_sum(call, parts)
-    own = {seq for node in nodes for seq in (node.seq, node.layout().seq)}
-    laid_out = call.name == "add" and all(part.seq in own for part in parts)
-    if laid_out and any(part.shape != shape for part in parts):  # it is their sum, as they are laid out for it
-        return None
-    if shape is None or (len(nodes) == 1 and not _undoes(call, nodes[0], parts, shape)):
-        return None
-    return functools.partial(_total, given, shape)
-
-
-def _total(tensors: list[Tensor], shape: torch.Size) -> Tensor:
-    """Return the sum of one or two tensors, in some shape."""
-    laid = [t if t.shape == shape else t.reshape(shape) for t in tensors]
-    return torch.clone(laid[0]) if len(laid) == 1 else torch.add(*laid)
-
-
-def _undoes(call: Call, node: Node, parts: list[Node], shape: torch.Size) -> bool:
-    """Return whether an operation on a residual sum brings it to the form of its summands, not away from it."""
-    if not node.residual:
+def _joins(nodes: list[Node], terms: Terms) -> bool:
+    """Return whether several tensors are added on the way, or a multiple of one is undone."""
+    if len(terms) > 1:
         return True
-    if call.name in ops.LAYOUT:
-        return shape == parts[0].shape != node.shape
-    return _shape_of_sum(call, [node]) is None
+    inner = walk(nodes, lambda node: () if node in terms else node.flows)
+    return any(len(node.flows) > 1 for node in inner if node not in terms) or nodes[0] not in terms
 
 
-def _summands(nodes: list[Node], through: bool, least: float) -> tuple[list[Node], bool] | None:
-    """Return the one or two tensors that others are combined of, and whether they are joined on the way.
+def _single(call: Call, node: Node, term: Term, shape: torch.Size, joined: bool) -> Callable[[], Tensor] | None:
+    """Return a multiple of one tensor as that, where what was added or multiplied cancels."""
+    tensor = node.tensor
+    if tensor is None or term.order is not None:
+        return None
+    undone = call.name in SCALING and term.factor == 1
+    added = call.name in ("add", "sub") and len(call.traced) > 1
+    if not (joined or undone or added):
+        return None
+    return lambda: _times(tensor if tensor.shape == shape else tensor.reshape(shape), term.factor)
+
+
+def _times(tensor: Tensor, factor: float) -> Tensor:
+    return torch.clone(tensor) if factor == 1 else torch.mul(tensor, factor)
+
+
+def _written(nodes: list[Node], stream: Node, terms: Terms, shape: torch.Size) -> Callable[[], Tensor] | None:
+    """Return ``c * (x + (f + g))``, of a stream and the other terms; ``None`` if one of the tensors is gone."""
+    own = terms[stream]
+    x = _tensor(stream, nodes)
+    others = []
+    for node in sorted(terms, key=lambda node: node.seq):
+        tensor = _tensor(node, nodes) if node is not stream else x
+        if tensor is None or x is None or tensor.dtype != x.dtype:
+            return None
+        if node is not stream:
+            others.append((tensor, terms[node]))
+    assert x is not None
+
+    def run() -> Tensor:
+        branches = []
+        for tensor, term in others:
+            same_layout = term.order == own.order and tensor.shape == x.shape
+            laid = tensor if same_layout else own.undone(term.laid_out(tensor, shape), x.shape)
+            factor = term.factor / own.factor
+            branches.append(laid if abs(factor - 1) < ROUNDING else torch.mul(laid, factor))
+        total = torch.add(x, functools.reduce(torch.add, branches))
+        total = total if own.factor == 1 else torch.mul(total, own.factor)
+        return own.laid_out(total, shape)
+
+    return run
+
+
+def _tensor(node: Node, nodes: list[Node]) -> Tensor | None:
+    """Return a tensor; if it is gone, its slice of the stack or concatenation that it is part of."""
+    if node.tensor is not None:
+        return node.tensor
+    for whole in walk(nodes, lambda here: here.flows if here.seq > node.seq else ()):
+        parts = parts_of(whole)
+        if parts is None or node not in parts or whole.tensor is None or whole.name != "stack":
+            continue
+        recipe = whole.recipe
+        assert recipe is not None
+        dim = recipe.args[1] if len(recipe.args) > 1 else recipe.kwargs.get("dim", 0)
+        return whole.tensor.select(dim, parts.index(node))
+    return None
+
+
+def _stream(terms: Terms) -> tuple[Node, Terms] | None:
+    """Return the term of which all others are functions, and the terms; ``None`` if there is no such term.
+
+    A residual sum among the terms of which others are no function is taken apart. Terms that an earlier residual sum
+    has added are one term.
+    """
+    while True:
+        first = min(terms, key=lambda node: node.seq)
+        negative = [term.factor < 0 for term in terms.values()]
+        turned = terms[first].factor < 0 and not all(negative)
+        sums = [node for node in terms if node.residual and _summands(node) & set(terms)]
+        if not sums and not turned and all(_is_branch(node, first) for node in terms if node is not first):
+            return _collected(first, terms)
+        sums = sums or [node for node in terms if node.residual]
+        opened = _opened(max(sums, key=lambda node: node.seq), terms) if sums else None
+        if not opened:
+            return None
+        terms = opened
+
+
+def _is_branch(node: Node, stream: Node) -> bool:
+    """Return whether a tensor is a function of a stream, and not of its single elements."""
+    return node.root is not stream.root and stream.source_of(node) is not None
+
+
+def _opened(total: Node, terms: Terms) -> Terms | None:
+    """Return terms with one of them, a residual sum, replaced by its own terms."""
+    found = None if total.recipe is None else _terms(total.recipe, list(total.flows), total.numel)
+    if found is None:
+        return None
+    out = {node: term for node, term in terms.items() if node is not total}
+    outer = terms[total]
+    for node, term in found[0].items():
+        factor = term.factor * outer.factor + (out[node].factor if node in out else 0.0)
+        out[node] = Term(_rounded(factor), outer.order if term.order is None else term.order)
+    return {node: term for node, term in out.items() if term.factor}
+
+
+def _collected(first: Node, terms: Terms) -> tuple[Node, Terms]:
+    """Return the stream and the terms, with those that the last residual sum has added as one term, that sum."""
+    last = max(terms, key=lambda node: node.seq)
+    for total in (last.sum, _nearest(last)):
+        if total is None or not total.residual or total.seq <= first.seq or total.tensor is None:
+            continue
+        own: Terms | None = {total: Term(1.0, None)}
+        while own and (unknown := [node for node in own if node not in terms]):
+            newest = max(unknown, key=lambda node: node.seq)
+            own = _opened(newest, own) if newest.residual else None
+        if not own:
+            continue
+        ratios = [terms[node].factor / term.factor for node, term in own.items()]
+        rest = {node: term for node, term in terms.items() if node not in own}
+        if max(ratios) - min(ratios) < ROUNDING and all(_is_branch(node, total) for node in rest):
+            return total, {**rest, total: Term(_rounded(ratios[0]), terms[first].order)}
+    return first, terms
+
+
+def _multiple(nodes: list[Node], stream: Node, terms: Terms) -> tuple[Node, Terms]:
+    """Return the stream and the terms; for the stream, its last multiple or copy of which all others are functions."""
+    others = {node: term for node, term in terms.items() if node is not stream}
+    inner = walk(nodes, lambda node: () if node in terms else node.flows)
+    for node in sorted(inner, key=lambda node: -node.seq):
+        if node in terms or len(node.flows) != 1 or node.recipe is None or node.shape != stream.shape:
+            continue
+        if any(other.between(node) is None for other in others) or node.tensor is None:
+            continue
+        found = _terms(node.recipe, list(node.flows), node.numel)
+        if found is not None and list(found[0]) == [stream] and found[0][stream].order is None:
+            factor = _rounded(terms[stream].factor / found[0][stream].factor)
+            return node, {**others, node: Term(factor, terms[stream].order)}
+    return stream, terms
+
+
+def _nearest(node: Node) -> Node | None:
+    """Return the last residual sum that a tensor is computed from."""
+    found = walk([node], lambda here: () if here.residual and here is not node else here.flows)
+    return max((here for here in found if here.residual and here is not node), key=lambda n: n.seq, default=None)
+
+
+def _terms(recipe: Recipe, nodes: list[Node], size: int) -> tuple[Terms, torch.Size] | None:
+    """Return the tensors of which an operation is a sum of multiples, and its shape; ``None`` if it is none."""
+    parts = _parts(nodes, size)
+    if parts is None or parts[0].device.type == "meta" or any(p.numel != parts[0].numel for p in parts):
+        return None
+    found = remembered("sum", nodes, parts, lambda: _factors(recipe, parts), recipe)
+    if found is None:
+        return None
+    factors, shape = found
+    terms = {part: term for part, term in zip(parts, factors, strict=True) if term.factor}
+    return (terms, shape) if terms else None
+
+
+def _factors(recipe: Recipe, parts: list[Node]) -> tuple[list[Term], torch.Size] | None:
+    """Return the factor and the layout of each tensor in an operation that is linear in them."""
+    values = [sample(part, i) for i, part in enumerate(parts)]
+    nothing = {part: torch.zeros_like(value) for part, value in zip(parts, values, strict=True)}
+    out = []
+    try:
+        with torch.no_grad():
+            for part, value in zip(parts, values, strict=True):
+                found = recipe.run(functools.partial(evaluate, given={**nothing, part: value}))
+                term = _term(found, value)
+                if term is None:
+                    return None
+                out.append(term)
+    except (UnknownFunctionError, RuntimeError, IndexError):
+        return None
+    return out, found.shape
+
+
+def _term(found: object, value: Tensor) -> Term | None:
+    """Return how a tensor becomes another one by a factor and another layout; ``None`` if it is something else."""
+    if not isinstance(found, Tensor) or found.numel() != value.numel() or not found.is_floating_point():
+        return None
+    if not bool(found.any()):
+        return Term(0.0, None)
+    dims = [n for n in value.shape if n != 1]
+    wanted = [n for n in found.shape if n != 1]
+    orders = itertools.permutations(range(len(dims))) if 1 < len(dims) <= 5 and len(wanted) == len(dims) else ()
+    matching = [order for order in orders if [dims[i] for i in order] == wanted and list(order) != sorted(order)]
+    tolerance = TOLERANCE.get(value.dtype, 2e-2)
+    for order in (None, *matching):
+        own = Term(1.0, order).laid_out(value, found.shape).double()
+        factor = float((own * found).sum() / (own * own).sum())
+        if same(found.double(), factor * own, tolerance):
+            return Term(_rounded(factor), order)
+    return None
+
+
+def _rounded(factor: float) -> float:
+    near = round(factor)
+    return float(near) if abs(factor - near) < ROUNDING else factor
+
+
+def _parts(nodes: Sequence[Node], size: int, through: bool = False) -> list[Node] | None:
+    """Return the tensors that others are combined of, first one first; ``None`` if they are too many.
 
     Args:
-        nodes: the tensors.
-        through: whether the first of them is taken apart even if it is a residual sum.
-        least: how many readers a tensor has that is not taken apart: the input of a block is one tensor, whatever it
-            was put together from. One that is about to be read has one less.
+        nodes: the others.
+        size: how many elements the combination has; residual sums and slices of that size are not taken apart.
+        through: whether those among the others that are residual sums are taken apart.
     """
     parts: dict[int, Node] = {}
-    joins = False
     seen: set[int] = set()
     stack = list(nodes)
     while stack:
@@ -121,26 +334,20 @@ def _summands(nodes: list[Node], through: bool, least: float) -> tuple[list[Node
         if node.seq in seen:
             continue
         seen.add(node.seq)
-        if (
-            _combines(node)
-            and not _is_one(node, least if node in nodes else max(least, 2))
-            and (not node.residual or (through and node is nodes[0]))
-        ):
-            joins = joins or len(node.flows) > 1
+        whole = node.numel == size and (_selects(node) or (node.residual and not (through and node in nodes)))
+        if _combines(node) and not whole and not _is_rearranged(node):
             stack += node.flows
         else:
             parts[node.seq] = node
-        if len(parts) > 2 or len(seen) > REACH:
+        if len(seen) > REACH:
             return None
-    return [parts[seq] for seq in sorted(parts)], joins
+    return [parts[seq] for seq in sorted(parts)]
 
 
-def _is_one(node: Node, least: float) -> bool:
-    """Return whether so many operations read a tensor, or it is put together from tensors that nothing else reads."""
-    if least == math.inf or node.linear_uses + node.other_uses >= least:
-        return least < math.inf
-    parts = [part.layout() for part in node.flows] if node.name in ("cat", "stack") else []
-    return len(parts) > 1 and all(part.linear_uses + part.other_uses < 2 for part in parts)
+def _size(call: Call) -> int:
+    """Return how many elements a call makes, at least if it is a sum."""
+    sizes = [t.numel() for t in call.tensors]
+    return sum(sizes) if call.name in ("cat", "stack") else sizes[0] if call.name in ("setitem", "copy") else max(sizes)
 
 
 def _combines(node: Node) -> bool:
@@ -150,6 +357,33 @@ def _combines(node: Node) -> bool:
     if node.kind.startswith("shift"):
         return all(isinstance(a, Node) or _is_zero(a) for a in node.recipe.args)
     return node.kind != "scale" or not any(is_weight(t) or _varies(t) for t in _constants(node.recipe))
+
+
+def _is_rearranged(node: Node) -> bool:
+    """Return whether a tensor is another one in a layout that cannot be undone: that one is gone, or merged axes."""
+    whole = node.layout()
+    if whole is node or (_combines(whole) and not whole.residual):
+        return False
+    if whole.tensor is None or whole.device.type == "meta":
+        return node.tensor is not None
+    return not remembered("layout", [node], [whole], lambda: _is_simple(node, whole))
+
+
+def _is_simple(node: Node, whole: Node) -> bool:
+    value = sample(whole)
+    try:
+        with torch.no_grad():
+            return _term(evaluate(node, {whole: value}), value) is not None
+    except (UnknownFunctionError, RuntimeError):
+        return False
+
+
+def _selects(node: Node) -> bool:
+    """Return whether a tensor is a slice of another one that is not put together of several."""
+    if len(node.flows) != 1:
+        return False
+    (whole,) = node.flows
+    return whole.numel > node.numel and (whole.residual or not _combines(whole))
 
 
 def _varies(constant: Tensor) -> bool:
@@ -167,27 +401,41 @@ def _constants(recipe: Recipe) -> list[Tensor]:
     return [a for a in recipe.args if isinstance(a, Tensor)]
 
 
-def _shape_of_sum(call: Call, parts: list[Node]) -> torch.Size | None:
-    """Return the shape of a call that, as a function of some tensors, is their sum; ``None`` if it is not."""
-    if parts[0].device.type == "meta":
+def gated_sum(call: Call) -> Callable[[], Tensor] | None:
+    """Return ``x + g * (f - x)`` as ``(1 - g) * x + g * f``: a stream that a gate closes is not added to."""
+    if call.name not in ("add", "sub") or len(call.traced) != 2 or "alpha" in call.kwargs:
         return None
-    nodes = [node_of(t) for t in call.traced]
-    recipe = Recipe.of(call, {id(t): node for t, node in zip(call.traced, nodes, strict=True)}, 0)
-    return remembered("sum", nodes, parts, lambda: _tried_as_sum(recipe, parts), recipe)
+    for mine, other in ((0, 1), (1, 0)):
+        x, product = call.nodes[mine], call.nodes[other]
+        if x is None or product is None or product.kind not in ("gate", "scale") or (call.name == "sub" and mine):
+            continue
+        factors = [] if product.recipe is None or product.name != "mul" else list(product.recipe.args[:2])
+        for difference, gate in (factors, factors[::-1]) if len(factors) == 2 else ():
+            f = _replaces(x, difference, -1 if call.name == "sub" else 1)
+            if f is not None and isinstance(gate, Node | Tensor):
+                return functools.partial(_mixed, call.tensors[mine], f, gate)
+    return None
 
 
-def _tried_as_sum(recipe: Recipe, parts: list[Node]) -> torch.Size | None:
-    """Return the shape of an operation whose value at some samples is their sum; ``None`` if it is not."""
-    values = {part: sample(part, i) for i, part in enumerate(parts)}
-    try:
-        with torch.no_grad():
-            found = recipe.run(functools.partial(evaluate, given=values))
-    except (UnknownFunctionError, RuntimeError):
+def _mixed(x: Tensor, f: Tensor, gate: Node | Tensor) -> Tensor:
+    g = restored(gate) if isinstance(gate, Node) else gate
+    return torch.add(g * f, (1 - g) * x)
+
+
+def _replaces(x: Node, difference: object, sign: int) -> Tensor | None:
+    """Return ``f``, if a tensor is ``f - x`` (or, by the sign, ``x - f``)."""
+    if not isinstance(difference, Node) or difference.kind != "add" or difference.recipe is None:
         return None
-    if not isinstance(found, Tensor) or found.numel() != parts[0].numel:
+    found = _terms(difference.recipe, list(difference.flows), difference.numel)
+    whole = None if x.recipe is None or not x.flows or x.residual else _terms(x.recipe, list(x.flows), x.numel)
+    own = {x: Term(1.0, None)} if whole is None or not _combines(x) else whole[0]
+    if found is None or any(node not in found[0] for node in own):
         return None
-    total = functools.reduce(torch.add, (value.reshape(found.shape) for value in values.values()))
-    return found.shape if same(found.double(), total.double(), TOLERANCE) else None
+    factors = [(node, term.factor + (sign * own[node].factor if node in own else 0)) for node, term in found[0].items()]
+    left = [(node, factor) for node, factor in factors if abs(factor) > ROUNDING]
+    if len(left) != 1 or left[0][1] != sign or any(term.order is not None for term in found[0].values()):
+        return None
+    return left[0][0].tensor if left[0][0].shape == x.shape else None
 
 
 def _bias_moved(call: Call) -> Callable[[], Tensor] | None:
@@ -214,10 +462,13 @@ def _bias_moved(call: Call) -> Callable[[], Tensor] | None:
 def _bias_after(call: Call) -> Callable[[], Tensor] | None:
     """Return ``(x + f) + b`` as ``x + (f + b)``."""
     bias = next((t for t in call.tensors if not t.requires_grad), None)
-    total = node_of(call.traced[0])
-    total = total.flows[0] if total.name == "contiguous" else total
-    read = total.linear_uses + total.other_uses > 0  # before the bias was added
-    if bias is None or read or not total.residual or not _is_bias(bias, total) or len(total.flows) != 2:
+    last = node_of(call.traced[0])
+    total = last.layout()
+    if bias is None or last.shape != total.shape or not total.residual or not _is_bias(bias, total):
+        return None
+    inner = [node for node in walk([last], lambda node: () if node is total else node.flows) if node is not last]
+    read = last.linear_uses + last.other_uses > 0 or any(n.linear_uses + n.other_uses > 1 for n in inner)
+    if read or len(total.flows) != 2:  # before the bias was added
         return None
     x, f = (node.tensor for node in sorted(total.flows, key=lambda node: node.seq))
     if x is None or f is None or (call.name == "sub" and call.args[0] is bias):
@@ -244,7 +495,7 @@ def undone(call: Call) -> Callable[[], Tensor] | None:
     try:
         with torch.no_grad():
             found = recipe.run(functools.partial(evaluate, given={inner: value}))
-            if not same(found.double(), value.double(), TOLERANCE):
+            if not same(found.double(), value.double(), TOLERANCE.get(value.dtype, 2e-2)):
                 return None
     except (UnknownFunctionError, RuntimeError):
         return None
