@@ -28,7 +28,7 @@ LEAST = {
 #: spellings that are not followed, but said to be: a Python loop over single tokens, heads folded into queries
 NOT_FOLLOWED = {
     "norm/layer/by-token", "residual/sum/slice-sum", "attention/plain/loop-over-queries",
-    "attention/grouped/folded-queries", "attention/multi-query/folded-bmm",
+    "attention/grouped/folded-queries", "attention/multi-query/folded-bmm", "attention/sink/fused",
 }  # fmt: skip
 #: the same function by other layers, of which LRP has other relevance
 OTHER_LAYERS = {"norm/layer/folded", "attention/plain/values-projected-first"}
