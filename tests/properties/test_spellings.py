@@ -28,7 +28,7 @@ LEAST = {
 #: spellings that are not followed, but said to be: a Python loop over single tokens, heads folded into queries
 NOT_FOLLOWED = {
     "norm/layer/by-token", "residual/sum/slice-sum", "attention/plain/loop-over-queries",
-    "attention/grouped/folded-queries", "attention/multi-query/folded-bmm",
+    "attention/grouped/folded-queries", "attention/multi-query/folded-bmm", "attention/sink/fused",
 }  # fmt: skip
 OPEN = [case for case in named() if not case.opaque and case.name not in NOT_FOLLOWED]
 #: compositions that failed once, with methods for which they did

@@ -488,6 +488,22 @@ def _slices(parts: Sequence[Part], start: int, stop: int) -> list[Part]:
     return out
 
 
+def _padded(step: Step) -> Axes | None:
+    """``F.pad``: entries of a dimension with constants before or behind them."""
+    (axes, shape), out = step.known[0], step.out
+    sizes = list(step.argument(1, "pad", ()))
+    if len(out) != len(shape) or any(n < 0 for n in sizes):
+        return None
+    found = list(axes)
+    for back in range(len(sizes) // 2):
+        d = len(shape) - 1 - back
+        before, after = sizes[2 * back : 2 * back + 2]
+        parts = [Part(None, 0, before), Part(axes[d] or None, 0, shape[d]), Part(None, 0, after)]
+        if before or after:
+            found[d] = _concatenated([part for part in parts if part.length])
+    return tuple(found)
+
+
 def _fits(shape: Sequence[int], known: Sequence[Known]) -> bool:
     """Whether an output's shape is that of its inputs, broadcast."""
     for _, other in known:
@@ -587,4 +603,5 @@ _RULES: dict[str, Callable[[Step], Axes | None]] = {
     "unfolded": _unfolded,
     "one_hot": lambda step: (*step.known[0][0], fresh(step.out[-1])),
     "written": _written,
+    "padded": _padded,
 }

@@ -148,7 +148,7 @@ _ROWS: list[tuple[str, str, str, str]] = [
     ("structural", "written", "moves", "setitem"),
     ("structural", "", "moves", "copy slice_scatter select_scatter"),
     ("structural", "", "adds", "index_add scatter_add"),
-    ("structural", "", "grows", "pad"),
+    ("structural", "padded", "grows", "pad"),
     ("structural", "", "", "masked_fill masked_scatter where masked_select index_fill detach data fill zero tril triu"),
     ("structural", "", "", "diagonal as_strided atleast_2d ravel pixel_shuffle pixel_unshuffle vsplit hsplit dsplit"),
     ("structural", "", "", "real pin_memory diag_embed complex imag"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from .. import operations as ops
 from ..node import Node
-from ..op_call import Call, tensors_in
+from ..op_call import Call
 from ..replay import Recipe, UnknownFunctionError, dominator, evaluate, restored, sample
 from .softmax import Scores, softmax_in, softmax_of
 
@@ -84,10 +85,11 @@ def usual_attention(call: Call) -> tuple[Usual, list[Node]] | None:
     Returns:
         The attention, and the products that it replaces.
     """
-    if call.inplace or not call.traced or (call.name in ops.PRODUCTS and not _is_unusual(call)):
+    if call.inplace or not call.traced:
         return None
+    keys = math.inf if call.name not in ops.PRODUCTS else _most_keys(call)
     known = {id(t): node for t, node in zip(call.tensors, call.nodes, strict=True) if t.requires_grad and node}
-    return _attention(list(known.values()), Recipe.of(call, known, 0).run)
+    return None if not keys else _attention(list(known.values()), Recipe.of(call, known, 0).run, keys)
 
 
 def written_attention(call: Call) -> tuple[Usual, list[Node]] | None:
@@ -102,36 +104,32 @@ def written_attention(call: Call) -> tuple[Usual, list[Node]] | None:
     return (lambda: call.func(run(), *call.args[1:], **call.kwargs)), region
 
 
-def _is_unusual(call: Call) -> bool:
-    """Return whether a product is one with a map that does not sum to 1, or that leaves keys out for all queries."""
+def _most_keys(call: Call) -> float:
+    """Return how many keys the usual form of a product with a map may have; none if it has its usual form.
+
+    A map that was multiplied sums to 1 in its usual form; one that leaves keys out for all queries has fewer of them.
+    """
     node, map_ = call.nodes[0], call.tensors[0].detach()
     if len(call.traced) != 2 or node is None or node.softmax is None or call.name == "einsum" or map_.is_meta:
-        return False
+        return 0
     total = map_.sum(-1)
-    if bool(((total - 1).abs() > 1e-3)[total != 0].any()):
-        return True
-    return _is_enlarged(call.nodes[1]) and bool((map_.flatten(0, -2).amax(0) == 0).any())
+    if node.kind == "scale" and bool((((total - 1).abs() > 1e-3) & (total != 0)).any()):
+        return math.inf
+    return map_.shape[-1] - 1 if bool((map_.flatten(0, -2).amax(0) == 0).any()) else 0
 
 
-def _is_enlarged(node: Node | None) -> bool:
-    """Return whether a tensor, at most moved, was put into a larger one (a cache of keys and values, a padded one)."""
-    while node is not None and node.kind in ("structural", "selecting"):
-        if node.name in WRITING or node.name == "pad":
-            return True
-        if node.name == "cat" and node.recipe is not None and tensors_in(node.recipe.args, node.recipe.kwargs):
-            return True
-        node = node.flows[0] if len(node.flows) == 1 else None
-    return False
-
-
-def _attention(nodes: list[Node], run: Callable[..., Tensor]) -> tuple[Usual, list[Node]] | None:
-    """Return a function of some tensors as an attention, if it is one, and the operations that it replaces."""
+def _attention(
+    nodes: list[Node], run: Callable[..., Tensor], keys: float = math.inf
+) -> tuple[Usual, list[Node]] | None:
+    """Return a function of some tensors as an attention of so many keys at most, and what it replaces."""
     if max(len(node.shape) for node in nodes) < 3:
         return None
     region = _walk(nodes)
     if region is None or not any(map(_is_exponential, region.inner)):
         return None
     for operands in _candidates(region):
+        if operands.value.shape[-2] > keys:
+            continue
         try:
             with torch.no_grad():
                 found = _tried(run, operands)
