@@ -129,3 +129,25 @@ SLICES = {
 def test_biases_of_slices_are_at_their_tokens(name, readout):
     usual = prepared(Sliced(lambda layer, x: layer(x)))
     assert equal(prepared(Sliced(SLICES[name])), usual, "libragrad", IDS, readout=readout)
+
+
+class GatedAttention(Encoder):
+    """Gate what each attention has read, before its output projection."""
+
+    def __init__(self, gate):
+        super().__init__(attend=unfused)
+        self.gate = gate
+
+    def encode(self, x):
+        for i in range(2):
+            y = self.norm(x)
+            q, k, v = map(split, self.qkv[i](y).chunk(3, -1))
+            x = x + self.out[i](self.gate(self.up[i](y)[..., :12], joined(self.attend(q, k, v))))
+        return self.norm(x)
+
+
+@pytest.mark.parametrize("method", EVERY)
+def test_gate_of_what_an_attention_has_read(method):
+    usual = prepared(GatedAttention(lambda g, u: u * torch.sigmoid(g)))
+    assert equal(prepared(GatedAttention(lambda g, u: u / (1 + torch.exp(-g)))), usual, method, IDS)
+    assert equal(prepared(GatedAttention(lambda g, u: u - u * torch.sigmoid(-g))), usual, method, IDS)

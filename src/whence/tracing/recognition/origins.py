@@ -64,9 +64,14 @@ def _passes(node: Node) -> bool:
 
 
 def _is_slice(node: Node) -> bool:
-    """Return whether a tensor is a slice of one that is no function of others: a half of a packed projection."""
+    """Return whether a tensor is a slice of one that is no function of others, or lays it out in another shape.
+
+    A half of a packed projection is one; so is what the heads of an attention read, side by side.
+    """
     inner = node.flows[0].layout() if len(node.flows) == 1 else None
-    return inner is not None and inner.numel > node.numel and not _passes(inner)
+    if inner is None or inner.shape == node.shape or inner.numel < node.numel:
+        return False
+    return not _passes(inner)
 
 
 def is_over_stack(node: Node) -> bool:
