@@ -52,6 +52,8 @@ COMPOSED = {
     "linear/affine/split-inputs+rewrite/operands/commuted": "lrp,partial-lrp",
     "reordering/inputs/first-to-end+embedding/table/one-hot": "libragrad,transformer-attribution",
     "reordering/blocks/restack": "bi-attention",
+    "attention/causal/functional-module+residual/sum/transposed": "attn-lrp,saliency",
+    "attention/plain/einsum-implicit.in-place.query-blocks.to-dtype.query-blocks": "conservative-lrp,lrp",
     "linear/affine/tensordot": "flash-trace",
     "linear/affine/inner": "flash-trace",
     "norm/layer/folded-quotient": "bi-attention,lrp,partial-lrp",

@@ -17,7 +17,8 @@ from whence.methods.registry import create
 from whence.runs.forward import forwarded
 from whence.runs.model_inputs import prepare
 from whence.runs.run import Run
-from whence.tracing.node import node_of, walk
+from whence.tracing.node import walk
+from whence.tracing.tensor_info import node_of
 
 FORWARD, INVARIANT, BALANCED = 1e-5, 1e-4, 1e-4  # HuggingFace computes norms and softmax in float32 in many families
 CHEAP = ("conservative-lrp", "gradient-x-input", "generic-attention", "rollout")

@@ -140,8 +140,6 @@ class ResidualList(list[Residual]):
             return None if found is None else Trunk(*found, selection=None, whole=False)
         if all(_combines(step) for step in branch.paths(origin)):
             return None
-        if origin.sum is not None and branch.between(origin.sum) is not None:  # two branches of one stream
-            return None
         laid_out = node.layout()
         if laid_out.residual and laid_out.shape == node.shape and laid_out.tensor is not None:  # a copy
             origin = laid_out
@@ -153,8 +151,9 @@ class ResidualList(list[Residual]):
         """Leave out sums inside a branch that add no layer's output to their trunk: values inside an attention."""
         for i in reversed(range(len(self))):
             trunk, branch, output = (node_of(t) for t in (self[i].trunk, self[i].branch, self[i].output))
-            layers = any(node.weighted for node in branch.paths(trunk.source_of(branch) or trunk))
-            if output in between and not layers:
+            if output not in between:
+                continue
+            if not any(node.weighted for node in branch.paths(trunk.source_of(branch) or trunk)):
                 output.withdraw()
                 del self[i]
 
@@ -175,8 +174,8 @@ class ResidualList(list[Residual]):
         return found
 
     def _lighten(self, shape: torch.Size) -> None:
-        """Let go of the values around the last addition of a shape, now that there is another."""
-        last = next((r for r in reversed(self) if r.output.shape == shape), None)
+        """Let go of the values around the last addition of a shape, in any layout, now that there is another."""
+        last = next((r for r in reversed(self) if sorted(r.output.shape) == sorted(shape)), None)
         if not self.light or last is None or not any(r.attentions for r in self):
             return
         last.lighten()
@@ -238,7 +237,10 @@ def _before_norm(node: Node) -> Node:
 
 def _is_part(residual: Residual, trunk: Tensor, branch: Tensor) -> bool:
     """Return whether a residual addition adds part of a branch to the same trunk, or slices or multiples of them."""
-    if node_of(residual.trunk).moved_from() is not node_of(trunk).moved_from():
+    earlier, own = node_of(residual.trunk), node_of(trunk)
+    if (
+        earlier.moved_from() is not own.moved_from() and earlier.sum is not own
+    ):  # of a sum of branches: the stream's own
         return False
     return _summands(node_of(residual.branch)) <= _summands(node_of(branch))
 

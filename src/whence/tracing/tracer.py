@@ -233,6 +233,7 @@ class Trace(TorchFunctionMode):
         if form is not None:
             if op.inplace and form.pattern is not written and call.apart():
                 return self._overwrite(call)
+            parts = self.attentions  # keeps what they hold alive until the form was run
             self._withdraw(form.replaces)
             self._forms.append(form.pattern)
             try:
@@ -243,6 +244,7 @@ class Trace(TorchFunctionMode):
                     return made.contiguous() if isinstance(made, Tensor) else made
             finally:
                 self._forms.pop()
+                del parts
         if torch.is_grad_enabled():
             return self._perform(call)
         self._hidden = True

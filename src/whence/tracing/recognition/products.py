@@ -17,7 +17,7 @@ from torch import Tensor
 from ..node import Node
 from ..op_call import Call, map_tensors, tensors_in
 from ..replay import Recipe, UnknownFunctionError, restored
-from ..tensor_info import is_weight, node_of
+from ..tensor_info import inform, is_weight, node_of
 from .contraction import Terms, align, free, summed, terms
 from .softmax import is_map_along
 
@@ -208,8 +208,7 @@ def _projected(letters: list[str], map_: Tensor, values: Tensor, weight: Tensor)
     kept = "".join(dict.fromkeys(c for c in first + second if c in third + out))
     mixed = torch.einsum(f"{first},{second}->{kept}", map_, values)
     made = torch.einsum(f"{kept},{third}->{out}", mixed, weight).contiguous()
-    made._whence_mixed = mixed  # type: ignore[attr-defined]  # kept alive: heads may be summed next
-    return made
+    return inform(made, roots=(mixed,))  # heads may be summed next
 
 
 def divided_later(call: Call) -> Usual | None:

@@ -77,6 +77,8 @@ def usual_sum(call: Call) -> Callable[[], Tensor] | None:
         if call.inplace and nodes[0].seq < nodes[1].seq:  # what is overwritten may be the stream of further branches
             return functools.partial(torch.add, *call.args[:2])
         return _computed_before(call, nodes) or _bias_moved(call)
+    if _is_plain(call, nodes):
+        return _bias_moved(call)
     recipe = Recipe.of(call, {id(t): node for t, node in zip(call.traced, nodes, strict=True)}, 0)
     found = _terms(recipe, nodes, _size(call))
     if found is None or (call.name not in ("add", "sub") and not _joins(nodes, found[0])):
@@ -107,6 +109,16 @@ def _is_usual(call: Call, nodes: list[Node]) -> bool:
 def _summands(total: Node) -> set[Node]:
     """Return the tensors that a residual sum adds."""
     return set(_parts([total], total.numel, through=True) or ())
+
+
+def _is_plain(call: Call, nodes: list[Node]) -> bool:
+    """Return whether a call is no sum, or one of two tensors that are not taken apart and no residual sums."""
+    parts = _parts(nodes, _size(call))
+    if parts is None or (len(parts) == 1 and call.name not in ("add", "sub", *SCALING)):
+        return True
+    if parts != sorted(nodes, key=lambda node: node.seq):
+        return False
+    return len(nodes) == 1 or (call.name == "add" and "alpha" not in call.kwargs and not any(n.residual for n in nodes))
 
 
 def _computed_before(call: Call, nodes: list[Node]) -> Callable[[], Tensor] | None:
@@ -225,6 +237,11 @@ def _opened(total: Node, terms: Terms) -> Terms | None:
 def _collected(first: Node, terms: Terms) -> tuple[Node, Terms]:
     """Return the stream and the terms, with those that the last residual sum has added as one term, that sum."""
     last = max(terms, key=lambda node: node.seq)
+    opened = _opened(last, terms) if last.residual and last is not first else None  # perhaps a sum of branches
+    if opened:
+        stream, found = _collected(first, opened)
+        if stream is not first:
+            return stream, found
     for total in (last.sum, _nearest(last)):
         if total is None or not total.residual or total.seq <= first.seq or total.tensor is None:
             continue
