@@ -292,7 +292,8 @@ def _selected(selection: Node, whole: Node, like: Tensor) -> Tensor:
 
 def _share_pooled(stream: _Stream, gradient: Tensor, run: Run) -> Tensor:
     """Return ``[batch, tokens]``: the relevance of pooled biases, shared evenly among the tokens that are read."""
-    if not bool(gradient.any()) and bool(stream.pooled.any()) and node_of(stream.end).seq in run.reached:
+    custom = run.trace.coverage.has_custom_functions and node_of(stream.end).seq in run.reached
+    if custom and not bool(gradient.any()) and bool(stream.pooled.any()):
         raise ModelError(
             "The model computes its residual sums in a custom autograd function, where it is not seen which tokens the "
             "target reads, to which biases belong. A read-out without biases (readout='input-x-gradient') works."

@@ -42,13 +42,11 @@ class BlockStructure:
         aside = _aside(trace, output, boundaries)
         around = _goes_around(trace, output, boundaries, aside)
         if around:  # what enters the blocks is not all there is
-            main = first_source(trace)
             reached = output.ancestors()
-            texts = [s for s in trace.sources if s.name and s.embedded and s is not main and s.tensor.dim() == 3]
-            boundaries, aside = (
-                [Boundary(s.tensor, node_of(s.tensor)) for s in some if node_of(s.tensor).seq in reached]
-                for some in ([main], texts)
-            )
+            named = [s for s in trace.sources if s.name and node_of(s.tensor).seq in reached]
+            texts = [s for s in named[1:] if s.embedded and s.tensor.dim() == 3]
+            boundaries = [Boundary(s.tensor, node_of(s.tensor)) for s in named[:1]] or boundaries
+            aside = [Boundary(s.tensor, node_of(s.tensor)) for s in texts]
         return BlockStructure(boundaries, aside, around)
 
 

@@ -70,6 +70,11 @@ class Coverage:
         self._foreign[name] += 1
         self.suspect(name.removesuffix("Backward"), inputs)
 
+    @property
+    def has_custom_functions(self) -> bool:
+        """Whether part of the model runs in code that torch functions do not show."""
+        return bool(self._foreign)
+
     def suspect(self, name: str, inputs: int) -> None:
         """Note a kernel of which nothing can be seen, if it may be an attention: by its name, or its three inputs."""
         if inputs > 2 or any(word in name.lower() for word in ("attn", "attention", "flash")):

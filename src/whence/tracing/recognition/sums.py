@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -73,6 +74,8 @@ def usual_sum(call: Call) -> Callable[[], Tensor] | None:
     if call.name in ("add", "sub") and len(call.traced) == 1 and len(call.tensors) < 2:  # a number is added
         return None
     nodes = [node_of(t) for t in call.traced]
+    if _adds_nothing(call):
+        return functools.partial(torch.clone, call.traced[0])
     if _is_usual(call, nodes):
         if call.inplace and nodes[0].seq < nodes[1].seq:  # what is overwritten may be the stream of further branches
             return functools.partial(torch.add, *call.args[:2])
@@ -90,6 +93,16 @@ def usual_sum(call: Call) -> Callable[[], Tensor] | None:
     if len(terms) == 1:
         return _single(call, node, terms[node], found[1], joined=len(found[0]) > 1)
     return _written(nodes, *_multiple(nodes, node, terms), found[1])
+
+
+def _adds_nothing(call: Call) -> bool:
+    """Return whether zeros are added to a tensor, or subtracted from it."""
+    if call.name not in ("add", "sub") or call.inplace or len(call.traced) != 1 or len(call.args) != 2:
+        return False
+    x, constant = call.args if call.args[0] is call.traced[0] else call.args[::-1]
+    if not isinstance(constant, Tensor) or (call.name == "sub" and constant is call.args[0]):
+        return False
+    return _is_zero(constant) and torch.broadcast_shapes(x.shape, constant.shape) == x.shape
 
 
 def _is_usual(call: Call, nodes: list[Node]) -> bool:
@@ -325,7 +338,7 @@ def _term(found: object, value: Tensor) -> Term | None:
     for order in (None, *matching):
         own = Term(1.0, order).laid_out(value, found.shape).double()
         factor = float((own * found).sum() / (own * own).sum())
-        if same(found.double(), factor * own, tolerance):
+        if math.isfinite(factor) and same(found.double(), factor * own, tolerance):
             return Term(_rounded(factor), order)
     return None
 
