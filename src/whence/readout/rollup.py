@@ -41,6 +41,11 @@ def require_attention(run: Run, method: str, *layers: int | None) -> None:
             f"The model has no attention that could be seen, so '{method}' has nothing to read. Input-level methods "
             "(conservative-lrp, gradient-x-input) work without attention."
         )
+    if not run.boundaries:
+        raise ModelError(
+            "No input of the model and no residual connection could be followed to its attention, so which tokens the "
+            f"maps of '{method}' are of is not known. Give the model its float inputs (inputs_embeds, pixel_values)."
+        )
     if run.around:
         raise ModelError(
             "What the model reads goes partly round its attention: through convolutions, by sampling, or in sums that "

@@ -42,7 +42,8 @@ def _addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha:
 
 
 def _lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
-    moved: Tensor = input + (end - input) * weight
+    start = input.requires_grad or input.is_meta or bool(input.any())
+    moved: Tensor = input + (end - input) * weight if start else (end * weight).expand(input.shape)
     return moved
 
 

@@ -74,8 +74,6 @@ def usual_sum(call: Call) -> Callable[[], Tensor] | None:
     if call.name in ("add", "sub") and len(call.traced) == 1 and len(call.tensors) < 2:  # a number is added
         return None
     nodes = [node_of(t) for t in call.traced]
-    if _adds_nothing(call):
-        return functools.partial(torch.clone, call.traced[0])
     if _is_usual(call, nodes):
         if call.inplace and nodes[0].seq < nodes[1].seq:  # what is overwritten may be the stream of further branches
             return functools.partial(torch.add, *call.args[:2])
@@ -93,16 +91,6 @@ def usual_sum(call: Call) -> Callable[[], Tensor] | None:
     if len(terms) == 1:
         return _single(call, node, terms[node], found[1], joined=len(found[0]) > 1)
     return _written(nodes, *_multiple(nodes, node, terms), found[1])
-
-
-def _adds_nothing(call: Call) -> bool:
-    """Return whether zeros are added to a tensor, or subtracted from it."""
-    if call.name not in ("add", "sub") or call.inplace or len(call.traced) != 1 or len(call.args) != 2:
-        return False
-    x, constant = call.args if call.args[0] is call.traced[0] else call.args[::-1]
-    if not isinstance(constant, Tensor) or (call.name == "sub" and constant is call.args[0]):
-        return False
-    return _is_zero(constant) and torch.broadcast_shapes(x.shape, constant.shape) == x.shape
 
 
 def _is_usual(call: Call, nodes: list[Node]) -> bool:
@@ -494,16 +482,20 @@ def _bias_after(call: Call) -> Callable[[], Tensor] | None:
     bias = next((t for t in call.tensors if not t.requires_grad), None)
     last = node_of(call.traced[0])
     total = last.layout()
-    if bias is None or last.shape != total.shape or not total.residual or not _is_bias(bias, total):
+    if bias is None or not total.residual or not _is_bias(bias, total):
         return None
     inner = [node for node in walk([last], lambda node: () if node is total else node.flows) if node is not last]
     read = last.linear_uses + last.other_uses > 0 or any(n.linear_uses + n.other_uses > 1 for n in inner)
     if read or len(total.flows) != 2:  # before the bias was added
         return None
-    x, f = (node.tensor for node in sorted(total.flows, key=lambda node: node.seq))
-    if x is None or f is None or (call.name == "sub" and call.args[0] is bias):
+    if call.name == "sub" and call.args[0] is bias:
         return None
-    return functools.partial(_biased, x, f, bias, torch.sub if call.name == "sub" else torch.add)
+    try:
+        x, f = (restored(node) for node in sorted(total.flows, key=lambda node: node.seq))
+    except (UnknownFunctionError, RuntimeError):
+        return None
+    add = torch.sub if call.name == "sub" else torch.add
+    return lambda: _biased(x, f, bias, add).reshape(last.shape)
 
 
 def _biased(x: Tensor, f: Tensor, bias: Tensor, add: Callable[..., Tensor] = torch.add) -> Tensor:
