@@ -58,7 +58,7 @@ def blocks(run: Run, method: str) -> list[Block]:
             f"The model computes a residual branch for some of its tokens alone, but '{method}' reads blocks that all "
             "work on the same tokens. Use a method that reads attention maps alone (generic-attention, rollout)."
         )
-    stream = [r for r in run.trace.residuals if r.output.shape == around[0].output.shape]
+    stream = [r for r in run.trace.residuals if r.output.numel() == around[0].output.numel()]
     kept = [t for r in stream for t in (r.trunk, r.output)]
     if any(not isinstance(edge_of(t), Tensor) for t in kept) or not all(node_of(r.output).residual for r in stream):
         raise ModelError(

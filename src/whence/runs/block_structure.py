@@ -115,8 +115,7 @@ def _beginning(trace: Trace) -> list[Tensor]:
 def _end(trace: Trace) -> Residual:
     """Return the last residual addition along the tokens that the last attention wrote."""
     last = next(r for r in reversed(trace.residuals) if r.attentions)
-    shape = sorted(last.output.shape)  # in any layout
-    return next(r for r in reversed(trace.residuals) if sorted(r.output.shape) == shape)
+    return next(r for r in reversed(trace.residuals) if r.output.numel() == last.output.numel())  # in any layout
 
 
 def _aside(trace: Trace, output: Node, boundaries: list[Boundary]) -> list[Boundary]:

@@ -246,16 +246,19 @@ class Node:
 
     def source_of(self, branch: Node) -> Node | None:
         """Return what it is, up to its layout or as a selection of tokens, if another tensor is a function of that."""
-        if branch.between(self) is not None:
-            return self
-        if branch.between(self.layout()) is not None:
-            return self.layout()
+        found = [node for node in (self, self.layout()) if branch.between(node) is not None]
+        if found:
+            return next((node for node in found if branch.paths(node)), found[0])
         whole = self.moved_from()
         kept = [dim in whole.token_axes for dim in self.token_axes]
         pairs = zip(kept, self.token_axes, branch.token_axes, strict=False)
-        if len(branch.axes) != len(kept) or not all(known or dim == other for known, dim, other in pairs):
+        if (
+            whole is self
+            or len(branch.axes) != len(kept)
+            or not all(known or dim == other for known, dim, other in pairs)
+        ):
             return None
-        return whole if whole is not self and branch.between(whole) is not None else None
+        return whole if any(node.weighted for node in branch.paths(whole)) else None  # by layers: no statistic of it
 
     def paths(self, ancestor: Node) -> list[Node]:
         """Return this node and those on the way to it from an ancestor; none if it does not derive from it."""

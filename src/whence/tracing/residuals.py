@@ -141,7 +141,8 @@ class ResidualList(list[Residual]):
         if all(_combines(step) for step in branch.paths(origin)):
             return None
         laid_out = node.layout()
-        if laid_out.residual and laid_out.shape == node.shape and laid_out.tensor is not None:  # a copy
+        copied = laid_out.residual or (node.name == "clone" and laid_out.flows)
+        if copied and laid_out.shape == node.shape and laid_out.tensor is not None:  # a copy
             origin = laid_out
         whole = tensor if origin is node or origin.tensor is None else origin.tensor
         between = branch.between(origin) or []

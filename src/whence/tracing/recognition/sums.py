@@ -73,6 +73,8 @@ def usual_sum(call: Call) -> Callable[[], Tensor] | None:
         return None
     if call.name in ("add", "sub") and len(call.traced) == 1 and len(call.tensors) < 2:  # a number is added
         return None
+    if call.name not in ("add", "sub") and any(map(is_weight, call.tensors)):  # learned weights of layers
+        return None
     nodes = [node_of(t) for t in call.traced]
     if _is_usual(call, nodes):
         if call.inplace and nodes[0].seq < nodes[1].seq:  # what is overwritten may be the stream of further branches
@@ -115,7 +117,7 @@ def _summands(total: Node) -> set[Node]:
 def _is_plain(call: Call, nodes: list[Node]) -> bool:
     """Return whether a call is no sum, or one of two tensors that are not taken apart and no residual sums."""
     parts = _parts(nodes, _size(call))
-    if parts is None or (len(parts) == 1 and call.name not in ("add", "sub", *SCALING)):
+    if parts is None or (len(parts) == 1 and call.name not in ("add", "sub", "sum", *SCALING)):
         return True
     if parts != sorted(nodes, key=lambda node: node.seq):
         return False
@@ -144,7 +146,7 @@ def _single(call: Call, node: Node, term: Term, shape: torch.Size, joined: bool)
     tensor = node.tensor
     if tensor is None or term.order is not None:
         return None
-    undone = call.name in SCALING and term.factor == 1
+    undone = call.name in ("sum", *SCALING) and term.factor == 1
     added = call.name in ("add", "sub") and len(call.traced) > 1
     if not (joined or undone or added):
         return None
