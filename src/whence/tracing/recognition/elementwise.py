@@ -144,6 +144,9 @@ def activation(call: Call, value: Tensor) -> Call | None:
 
     A function that ends with the addition of a number is complete if it is 0 at 0, as ``2 sigmoid(2 x) - 1``.
     """
+    constants = [t for t in call.tensors if not t.requires_grad and not t.is_meta] if call.name == "mul" else []
+    if any(not bool(t.any()) for t in constants):  # nothing, whatever is multiplied
+        return None
     root = root_of(call)
     nodes = functions(call)
     if root is not None and root.tensor is None:
