@@ -177,7 +177,7 @@ def _fft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = 
     return _fftn(input, None if n is None else (n,), (dim if axis == -1 else axis,), norm)
 
 
-#: Composite operations, written out in operations that have a kind.
+#: Composite operations, decomposed into primitive operations that have a kind.
 COMPOSITE: dict[str, Callable[..., Any]] = {
     "glu": _glu, "baddbmm": _baddbmm, "addcmul": _addcmul, "rsub": _rsub, "rdiv": _rdiv, "rmatmul": _rmatmul,
     "square": _square, "group_norm": _group_norm, "cosine_similarity": _cosine_similarity,

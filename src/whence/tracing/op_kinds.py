@@ -17,8 +17,8 @@ kind                   operation
 ``scale``              a product with a constant
 ``gate``               a product of two different functions of the input (a gated unit)
 ``norm``               layer_norm, rms_norm
-``center``             a tensor minus a statistic of itself (a norm written out)
-``normalise``          a tensor times or over a deviation of itself (a norm written out)
+``center``             a tensor minus a statistic of itself (an unfused norm)
+``normalise``          a tensor times or over a deviation of itself (an unfused norm)
 ``ratio``              any other quotient of two tensors that both depend on the input
 ``gated``              an activation of the form x g(x): GELU, SiLU, ReLU, a power
 ``activation``         any other elementwise function that is finite everywhere: tanh, sigmoid

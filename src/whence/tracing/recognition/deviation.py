@@ -19,9 +19,9 @@ from ..node import Node
 from ..op_call import Call
 from ..replay import Recipe, UnknownFunctionError, dominator, evaluate, region, remembered, restored, same, sample
 
-#: factors at which functions are compared: large enough that the constants added to variances do not matter
 #: how many operations back the tensor is looked for that a norm is of: statistics may be computed in a loop
 REACH = 512
+#: factors at which functions are compared: large enough that the constants added to variances do not matter
 LARGE = 2.0**12
 LARGER = 2.0**13
 #: relative difference up to which two values of a function count as the same

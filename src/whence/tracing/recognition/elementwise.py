@@ -11,7 +11,6 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -336,22 +335,3 @@ def is_elementwise(function: Callable[[Tensor], Tensor], x: Tensor) -> bool:
     kept = other < 0.5
     again = function(torch.where(kept, x, other))
     return bool((~kept | (again == made) | (again.isnan() & made.isnan())).all())
-
-
-def constant_factor(call: Call) -> Any:
-    """Return the number that a call multiplies its operand by; ``None`` if it does something else."""
-    if call.name == "neg":
-        return -1.0
-    if call.name not in ("mul", "div") or len(call.traced) != 1:
-        return None
-    others = [a for a in call.args[:2] if a is not call.traced[0]]
-    if len(others) != 1 or (call.name == "div" and others[0] is call.args[0]):
-        return None
-    value = others[0]
-    if isinstance(value, Tensor):
-        if value.numel() != 1 or value.is_meta:
-            return None
-        value = value.item()
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        return None
-    return float(value) if call.name == "mul" else 1.0 / value if value else None
