@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,18 +14,42 @@ from ..explanations.explanation import Explanation
 from ..methods.base import Method, Reading
 from ..runs.run import Run
 from ..runs.token_streams import Stream, in_order, split
-from ..targets.seed import Seed, labels_of
+from ..targets.seed import Seed, labels_of, prediction_names, target_names
 from ..tracing.axes import Dim, size_of
 
 
-def assemble(run: Run, reading: Reading, method: Method, options: dict[str, Any]) -> Explanation:
+@dataclass(frozen=True)
+class Unnamed:
+    """An explanation whose classes have no names yet: finding them reads values into Python.
+
+    Attributes:
+        explanation: the explanation.
+        other: ``[batch]``, the class that its target is contrasted with, if any.
+        function: the name of the target, where it is a function.
+        length: the number of positions that the model answers at; ``None`` if it gives one answer.
+    """
+
+    explanation: Explanation
+    other: Tensor | None
+    function: str
+    length: int | None
+
+    def named(self) -> Explanation:
+        """Return the explanation with the names of its target and of its prediction."""
+        e = self.explanation
+        of_target = [self.function] * len(e) if e.target is None else target_names(e.target, self.other, e.labels)
+        predicted = prediction_names(e.prediction, e.logits, e.labels, e.task)
+        return replace(e, target_names=tuple(of_target), prediction_names=predicted)
+
+
+def assemble(run: Run, reading: Reading, method: Method, options: dict[str, Any]) -> Unnamed:
     """Return the explanation of a run, from what a method read."""
     layout = _Layout(run, reading)
     image = next((s.tensor.shape[-2:] for s in run.trace.sources if s.tensor.dim() == 4), None)
     labels = labels_of(run.model)
     names = labels if len(labels) == run.seed.logits.shape[-1] else {}
     task = _task(run.model, run.seed)
-    return Explanation(
+    explanation = Explanation(
         scores=layout.scores,
         special=layout.special,
         method=method.name,
@@ -45,9 +70,8 @@ def assemble(run: Run, reading: Reading, method: Method, options: dict[str, Any]
         heads=None if reading.heads is None else reading.heads.detach(),
         branches=_inside(run, reading.branches, layout.order),
         pairs=_inside(run, reading.pairs, layout.order, dims=(-1, -2)),
-        target_names=tuple(run.seed.names(names)),
-        prediction_names=tuple(run.seed.prediction_names(names, task)),
     )
+    return Unnamed(explanation, run.seed.other, run.seed.function, run.seed.length)
 
 
 def _task(model: nn.Module, start: Seed) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -334,6 +334,16 @@ class Ledger:
             marks=self._marks,
             entries=[Entry(x.seq, x.kind, x.name, x.amount[samples]) for x in self.entries],
         )
+
+    def tensors(self) -> list[Tensor]:
+        """Return all tensors of the ledger, in a fixed order."""
+        return [self.total, self.sums, *(entry.amount for entry in self.entries)]
+
+    def with_tensors(self, tensors: Iterator[Tensor]) -> Ledger:
+        """Return the same ledger with other tensors, taken in the order of :meth:`tensors`."""
+        total, sums = next(tensors), next(tensors)
+        entries = [Entry(x.seq, x.kind, x.name, next(tensors)) for x in self.entries]
+        return Ledger(self.batch, total=total, sums=sums, marks=self._marks, entries=entries)
 
     def record(self) -> dict[str, Any]:
         """Return the ledger as a dictionary to be saved in a file."""

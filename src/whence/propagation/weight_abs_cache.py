@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ..capture.tape import is_recording
+
 BOUND = 2**30
 
 
@@ -31,6 +33,8 @@ class WeightAbsCache:
         """Return ``|parameter|``, or ``None`` where it does not fit into the cache."""
         if parameter.is_inference():
             return None
+        if is_recording():  # a capture keeps constants of its own, and is dropped when a weight changes
+            return torch.abs(parameter.detach())
         state = (parameter._version, parameter.data_ptr(), parameter.dtype, parameter.device)
         found = self._entries.get(parameter)
         if found is not None and found[0] == state:

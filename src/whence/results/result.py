@@ -134,6 +134,19 @@ class Result(Arithmetic):
         changes["ledger"] = Ledger.join(ledgers) if len(ledgers) == len(parts) else None
         return replace(parts[0], **changes)
 
+    def tensors(self) -> list[Tensor]:
+        """Return all tensors of the result, in a fixed order."""
+        own = [getattr(self, name) for name in TENSORS]
+        ledger = [] if self.ledger is None else self.ledger.tensors()
+        return [*(t for t in own if t is not None), *self.streams.values(), *ledger]
+
+    def with_tensors(self, tensors: Iterator[Tensor]) -> Self:
+        """Return the same result with other tensors, taken in the order of :meth:`tensors`."""
+        changes: dict[str, Any] = {name: next(tensors) for name in TENSORS if getattr(self, name) is not None}
+        changes["streams"] = {name: next(tensors) for name in self.streams}
+        changes["ledger"] = None if self.ledger is None else self.ledger.with_tensors(tensors)
+        return replace(self, **changes)
+
     def __eq__(self, other: object) -> bool:
         """Whether all fields are equal, scores bit for bit."""
         if not isinstance(other, Result):

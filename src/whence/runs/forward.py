@@ -14,7 +14,7 @@ from ..errors import AGAIN, InputError, MethodError, ModelError, NumericalError
 from ..propagation.ledger import Ledger
 from ..propagation.rulebook import Rulebook
 from ..targets.seed import LastLinear, Seed, find_logits, labels_of, seed
-from ..targets.specs import At, Contrast, Target
+from ..targets.specs import Chosen, Target
 from ..tracing.axes import size_of
 from ..tracing.gc_pause import uncollected
 from ..tracing.op_call import as_it_is
@@ -229,9 +229,8 @@ def _fixed(start: Seed, target: Target, times: int = 1) -> Target:
     """The target that was explained, whatever the model says next time; of a batch that is repeated so many times."""
     if start.index is None:
         return target
-    classes = start.index.tolist() * times
-    asked = classes if start.other is None else Contrast(classes, start.other.tolist() * times)
-    return asked if start.place is None else At(start.place.tolist() * times, asked)
+    index, other, place = (None if t is None else t.repeat(times) for t in (start.index, start.other, start.place))
+    return Chosen(index, other, place=place)
 
 
 def _last_linear(trace: Trace, start: Seed) -> LastLinear | None:

@@ -45,11 +45,11 @@ def zeroed(scores: Tensor, padding: Tensor | None) -> Tensor:
     """Scores ``[batch, positions]``, exactly 0 at padding; a model that reads its padding all the same is spoken of."""
     if padding is None:
         return scores
-    share = float(scores[padding].abs().sum() / scores.abs().sum().clamp(min=1e-30))
-    if share > 1e-3:
+    share = scores.abs().masked_fill(~padding, 0.0).sum() / scores.abs().sum().clamp(min=1e-30)
+    if bool(share > 1e-3):
         warnings.warn(
-            f"The model reads its padding: {share:.0%} of the relevance lay there and is left out. Pad on the side "
-            "that the model expects, or explain each sample without padding.",
+            f"The model reads its padding: {float(share):.0%} of the relevance lay there and is left out. Pad on the "
+            "side that the model expects, or explain each sample without padding.",
             WhenceWarning,
             stacklevel=3,
         )

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..errors import TargetError
 from .class_indices import RULE, classes, whole_number
-from .specs import At, Contrast, Target, with_labels
+from .specs import At, Chosen, Contrast, Target, with_labels
 
 #: the names of outputs that hold one value per class
 LOGITS = ("logits", "logits_per_image", "question_answering_score", "prediction_logits", "regression_outputs")
@@ -39,6 +39,7 @@ class Seed:
         function: the name of the user's function, where there is one.
         other: ``[batch]``, the class that it is contrasted with, if any.
         place: ``[batch]``, the position, for a model with an output at every position.
+        length: the number of positions, for such a model.
         last: the linear layer that made the logits, where a backward pass may start before it.
         chosen: weights that a method has set instead of those of the target.
     """
@@ -50,6 +51,7 @@ class Seed:
     function: str = "the target"
     other: Tensor | None = None
     place: Tensor | None = None
+    length: int | None = None
     last: LastLinear | None = None
     chosen: Tensor | None = None
 
@@ -103,24 +105,6 @@ class Seed:
         where = self.place[:, None, None].expand(-1, 1, like.shape[-1])
         return torch.zeros_like(like, requires_grad=False).scatter(1, where, rows[:, None].to(like.dtype))
 
-    def names(self, labels: Mapping[int, str]) -> list[str]:
-        """Return the name of each sample's target."""
-        if self.index is None:
-            return [self.function] * len(self.logits)
-        named = [labels.get(int(i), str(int(i))) for i in self.index]
-        if self.other is None:
-            return named
-        return [f"{a} rather than {labels.get(int(i), str(int(i)))}" for a, i in zip(named, self.other, strict=True)]
-
-    def prediction_names(self, labels: Mapping[int, str], task: str) -> list[str]:
-        """Return the name of each sample's prediction, or its value where there are no classes."""
-        if self.prediction is None or task == "regression":
-            return [f"{float(value):.4g}" for value in self.logits.reshape(len(self.logits), -1)[:, 0]]
-        if task == "multi-label":  # every class with a probability above 1/2
-            every = [(row > 0).nonzero().flatten().tolist() or [int(row.argmax())] for row in self.logits]
-            return [", ".join(labels.get(i, str(i)) for i in found) for found in every]
-        return [labels.get(int(i), str(int(i))) for i in self.prediction]
-
     @property
     def value(self) -> Tensor:
         """``[batch]``: the target's value."""
@@ -130,6 +114,26 @@ class Seed:
             return self.output.detach()
         chosen = self.logits.gather(1, self.index[:, None])[:, 0]
         return chosen if self.other is None else chosen - self.logits.gather(1, self.other[:, None])[:, 0]
+
+
+def target_names(index: Tensor, other: Tensor | None, labels: Mapping[int, str]) -> tuple[str, ...]:
+    """Return the name of each sample's target class, and of the class that it is contrasted with."""
+    named = [labels.get(i, str(i)) for i in index.tolist()]
+    if other is None:
+        return tuple(named)
+    return tuple(f"{a} rather than {labels.get(i, str(i))}" for a, i in zip(named, other.tolist(), strict=True))
+
+
+def prediction_names(
+    prediction: Tensor | None, logits: Tensor, labels: Mapping[int, str], task: str
+) -> tuple[str, ...]:
+    """Return the name of each sample's prediction, or its value where there are no classes."""
+    if prediction is None or task == "regression":
+        return tuple(f"{value:.4g}" for value in logits.reshape(len(logits), -1)[:, 0].tolist())
+    if task == "multi-label":  # every class with a probability above 1/2
+        every = [(row > 0).nonzero().flatten().tolist() or [int(row.argmax())] for row in logits]
+        return tuple(", ".join(labels.get(i, str(i)) for i in found) for found in every)
+    return tuple(labels.get(i, str(i)) for i in prediction.tolist())
 
 
 def labels_of(model: nn.Module) -> dict[int, str]:
@@ -179,6 +183,8 @@ def seed(outputs: Any, target: Target, batch: int, labels: Mapping[int, str], la
             raise TargetError(f"The model's output has shape {list(logits.shape)}: it has no positions to choose from.")
         last = target.positions(batch, logits.shape[1]).to(logits.device)
         target = target.target
+    if isinstance(target, Chosen) and target.place is not None:
+        last = target.place
     if logits.dim() == 3 and last is not None and len(logits) == batch:
         rows = logits.detach().gather(1, last[:, None, None].expand(-1, 1, logits.shape[-1]))[:, 0]
     elif logits.dim() == 2 and len(logits) == batch:
@@ -192,15 +198,22 @@ def seed(outputs: Any, target: Target, batch: int, labels: Mapping[int, str], la
     count = rows.shape[-1]
     prediction = rows.argmax(-1)
     known = labels if len(labels) == count else {}
-    if isinstance(target, Contrast):
-        index = _indices(target.target, prediction, count, known)
-        other = _indices(target.other, prediction, count, known)
-    else:
-        index = _indices(target, prediction, count, known)
-        other = None
+    index, other = _classes(target, prediction, count, known)
     if other is not None and bool((other == index).any()):
         raise TargetError(f"Class {int(index[other == index][0])} is contrasted with itself: give two classes.")
-    return Seed(logits, index, prediction, rows, other=other, place=last if logits.dim() == 3 else None)
+    place, length = (last, logits.shape[1]) if logits.dim() == 3 else (None, None)
+    return Seed(logits, index, prediction, rows, other=other, place=place, length=length)
+
+
+def _classes(target: Any, prediction: Tensor, count: int, labels: Mapping[int, str]) -> tuple[Tensor, Tensor | None]:
+    """Return the classes that are explained, and those that they are contrasted with."""
+    if isinstance(target, Chosen):
+        index = prediction if target.index is None else target.index
+        return index, prediction if target.against_prediction else target.other
+    if isinstance(target, Contrast):
+        pair = (_indices(one, prediction, count, labels) for one in (target.target, target.other))
+        return next(pair), next(pair)
+    return _indices(target, prediction, count, labels), None
 
 
 def _from_function(outputs: Any, target: Callable[[Any], Tensor], batch: int, logits: Tensor | None) -> Seed:
@@ -226,20 +239,24 @@ def _from_function(outputs: Any, target: Callable[[Any], Tensor], batch: int, lo
 
 
 def _indices(target: Any, prediction: Tensor, count: int, labels: Mapping[int, str]) -> Tensor:
-    if target is None:
+    given = class_indices(target, len(prediction), count, labels)
+    if given is None:
         return prediction
-    batch = len(prediction)
+    each = [p if i is None else i for i, p in zip(given, prediction.tolist(), strict=True)] if None in given else given
+    return torch.tensor(each, device=prediction.device)
+
+
+def class_indices(target: Any, batch: int, count: int, labels: Mapping[int, str]) -> list[int | None] | None:
+    """Return the class of each sample, ``None`` for its prediction; ``None`` if all are predictions."""
+    if target is None:
+        return None
     given = classes(target)
     items = given if isinstance(given, list) else [given] * batch
     if len(items) != batch:
         raise TargetError(
             f"{len(items)} targets were given for a batch of {batch}: give one for all, or one per sample."
         )
-    each = [
-        int(predicted) if item is None else class_index(item, count, labels)
-        for item, predicted in zip(items, prediction, strict=True)
-    ]
-    return torch.tensor(each, device=prediction.device)
+    return [None if item is None else class_index(item, count, labels) for item in items]
 
 
 def class_index(item: Any, count: int, labels: Mapping[int, str]) -> int:

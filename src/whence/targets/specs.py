@@ -63,6 +63,23 @@ def contrast(target: Any, other: Any) -> Contrast:
     return Contrast(target, other)
 
 
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """A target in tensors, so that resolving it reads no value into Python.
+
+    Attributes:
+        index: ``[batch]``, the classes; ``None``: the predictions.
+        other: ``[batch]``, the classes that they are contrasted with, if any.
+        against_prediction: whether they are contrasted with the predictions.
+        place: ``[batch]``, the positions; ``None``: none, or the last of each sample.
+    """
+
+    index: Tensor | None = None
+    other: Tensor | None = None
+    against_prediction: bool = False
+    place: Tensor | None = None
+
+
 @dataclass(frozen=True)
 class Every:
     """Several targets, each explained, with one forward pass for all.
@@ -113,7 +130,7 @@ def with_labels(target: Any, labels: Mapping[int, str]) -> Any:
     return replace(target, labels=labels) if isinstance(target, LabelledTarget) and not target.labels else target
 
 
-OneTarget = None | int | str | Sequence[int | str] | Tensor | Callable[[Any], Tensor] | At | Contrast
+OneTarget = None | int | str | Sequence[int | str] | Tensor | Callable[[Any], Tensor] | At | Contrast | Chosen
 Target = OneTarget | Every
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..capture.tape import values
 from .op_call import Call
 
 #: rows that are looked at before all are
@@ -24,9 +25,9 @@ def several(tensor: Tensor) -> bool:
 
 
 def few(tensor: Tensor) -> Tensor | None:
-    """``[rows]``: which rows of ``[..., features]`` carry something, if at most half do; ``None`` otherwise.
+    """Return the indices of the rows of ``[..., features]`` that are not all 0, if at most half are; else ``None``.
 
-    Only on a CPU, where counting them makes nobody wait, and only of one target: those of others are other rows.
+    Only on a CPU, where reading them does not wait for a device, and only of one target: others have other rows.
     """
     if tensor.device.type != "cpu" or tensor.dim() < 2 or tensor.numel() <= tensor.shape[-1] or several(tensor):
         return None
@@ -34,16 +35,16 @@ def few(tensor: Tensor) -> Tensor | None:
     some = rows[:: len(rows) // SAMPLE or 1].any(-1)
     if 2 * int(some.sum()) > len(some):  # most are alive: not worth a look at all
         return None
-    alive = rows.any(-1)
-    return alive if 2 * int(alive.sum()) <= len(alive) else None
+    alive = [i for i, nonzero in enumerate(values(rows.any(-1))) if nonzero]
+    return torch.tensor(alive, dtype=torch.long) if 2 * len(alive) <= len(rows) else None
 
 
 def among(alive: Tensor | None, apply: Callable[..., Tensor], first: Tensor, *others: Tensor) -> Tensor:
-    """A function of rows, applied to those that are alive (``None``: all); 0 elsewhere."""
+    """Apply a function of rows to those with the given indices (``None``: all); the others are 0."""
     if alive is None:
         return apply(first, *others)
     found = apply(*(t.reshape(-1, t.shape[-1])[alive] for t in (first, *others)))
-    out = found.new_zeros(len(alive), found.shape[-1])
+    out = found.new_zeros(first.numel() // first.shape[-1], found.shape[-1])
     out[alive] = found
     return out.reshape(*first.shape[:-1], found.shape[-1])
 
@@ -72,7 +73,7 @@ class SparseRows:
         self.looking = True
 
     def alive(self, tensor: Tensor) -> Tensor | None:
-        """``[rows]``: which rows of what comes back carry something; ``None``: all are to be treated."""
+        """Return the indices of the rows of a gradient that are not all 0; ``None``: all are to be treated."""
         found = few(tensor) if self.looking else None
         self.looking &= found is not None or tensor.dim() < 3
         return found

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ...capture.tape import checking
 from .. import operations as ops
 from ..composites import SUMMING
 from ..node import Node
@@ -68,7 +69,7 @@ def rewritten(call: Call, used: Sequence[Pattern] = ()) -> Iterator[Form]:
 
 
 def _has_value(call: Call, usual: Usual) -> bool:
-    with torch.no_grad():
+    with torch.no_grad(), checking():
         args = (call.args[0].detach().clone(), *call.args[1:]) if call.inplace else call.args
         expected = call.func(*args, **call.kwargs)
         expected = args[0] if expected is None else expected

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ...capture.tape import checking
 from .. import operations as ops
 from ..node import Node
 from ..op_call import Call
@@ -187,9 +188,9 @@ def _adds_to_rows(node: Node, dim: object) -> bool:
 
 def _nonnegative(call: Call) -> Tensor | None:
     """Return the value of a call, if it is nowhere negative."""
-    with torch.no_grad():
+    with torch.no_grad(), checking():
         value = call.func(*call.args, **call.kwargs)
-    return None if value.is_meta or bool((value < 0).any()) else value
+        return None if value.is_meta or bool((value < 0).any()) else value
 
 
 def _nearest(nodes: list[Node], value: Tensor) -> Node | None:

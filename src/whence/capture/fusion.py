@@ -1,0 +1,76 @@
+"""Steps that torch has taken apart, joined again: a linear layer is one call, not a view, a product and a view."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .tape import Step, Value
+
+_aten = torch.ops.aten
+#: operations that give the entries of a contiguous tensor another shape
+_VIEWS = {_aten.view.default, _aten._unsafe_view.default}
+
+Layouts = Sequence[tuple[Any, ...]]
+
+
+def layers_joined(steps: Sequence[Step], layouts: Layouts, outputs: Sequence[int]) -> list[Step]:
+    """Return the steps with views of views joined, and products between two views run on the original shape.
+
+    Args:
+        steps: the steps.
+        layouts: of each value: shape, strides, type and device.
+        outputs: the values that are needed after the last step.
+    """
+    readers = Counter(n for step in steps for n in step.reads())
+    readers.update(outputs)
+    written = {n for step in steps if step.writes for n in step.reads()}
+    made: dict[int, Step] = {}
+    out = []
+    for step in steps:
+        if step.func in _VIEWS and isinstance(step.args[0], Value):
+            step = _joined(step, made, layouts, readers, written)
+        for n in step.outputs:
+            if n is not None:
+                made[n] = step
+        out.append(step)
+    return out
+
+
+def _joined(view: Step, made: dict[int, Step], layouts: Layouts, readers: Counter[int], written: set[int]) -> Step:
+    """Return a view as one of an earlier tensor, or as a layer on the tensor that its operand was flattened from."""
+    before = made.get(view.args[0].number)
+    if before is None or view.args[0].number in written:
+        return view
+    (number,) = view.outputs
+    if before.func in _VIEWS and _contiguous(layouts[before.args[0].number]):
+        return replace(view, args=(before.args[0], view.args[1]))
+    if before.func not in (_aten.addmm.default, _aten.mm.default) or readers[view.args[0].number] > 1 or before.kwargs:
+        return view
+    *bias, x, weight = before.args
+    flattened = made.get(x.number) if isinstance(x, Value) else None
+    if flattened is None or flattened.func not in _VIEWS or not isinstance(weight, Tensor) or number is None:
+        return view
+    source = flattened.args[0]
+    shape = layouts[source.number][0]
+    if not _contiguous(layouts[source.number]) or shape[:-1] != layouts[number][0][:-1] or len(shape) != 3:
+        return view
+    if bias and isinstance(bias[0], Tensor):
+        return replace(view, func=torch._C._nn.linear, args=(source, weight.t(), bias[0]))
+    return view if bias else replace(view, func=torch._C._VariableFunctions.matmul, args=(source, weight))
+
+
+def _contiguous(layout: tuple[Any, ...]) -> bool:
+    """Return whether a tensor lies in memory entry after entry."""
+    shape, strides, *_ = layout
+    expected = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True

@@ -1,0 +1,121 @@
+"""The state of a model that a captured computation depends on, to be compared before each replay."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .tape import CaptureError
+
+#: values that a tensor of the model is compared by, where something was computed of it in advance
+SAMPLE = 16
+#: how deep the objects that a module keeps (a configuration, a list of layers) are looked into
+DEPTH = 3
+
+_OPAQUE = (Tensor, nn.Module, type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
+
+
+class ModelState:
+    """What a replay assumes of a model: its parts, their attributes and hooks, and the tensors it computes with.
+
+    A change of a tensor's values is noticed by torch's version counter, or by another address. Changes through
+    ``.data`` are not counted: a replay computes with the values that are there then. Only what was computed in advance,
+    of tensors that are *folded*, would be out of date; of these a sample of values is compared as well.
+
+    Args:
+        model: the model.
+        kept: further tensors that were used.
+        folded: tensors of which something was computed in advance.
+    """
+
+    def __init__(self, model: nn.Module, kept: Iterable[Tensor] = (), folded: Iterable[Tensor] = ()) -> None:
+        self._attributes: list[dict[Any, Any]] = []
+        self._tensors: dict[int, Tensor] = {}
+        seen: set[int] = set()
+        for module in model.modules():
+            self._look(module.__dict__, seen, DEPTH)
+        known = {t.data_ptr() for t in self._tensors.values()}
+        for tensor in kept:
+            if tensor.data_ptr() not in known:
+                self._tensors[id(tensor)] = tensor
+        if any(t.is_inference() for t in self._tensors.values()):
+            raise CaptureError("the model's parameters are inference tensors, whose changes torch does not count")
+        self._snapshots = [_copy(d) for d in self._attributes]
+        self._held = list(self._tensors.values())
+        self._counts = self._counted()
+        self._samples = _samples(folded)
+        self._values = [torch.cat(views) for views in self._samples]
+        self._classes = list({type(module) for module in model.modules()})
+        self._surroundings = self._surrounding()
+
+    def holds(self) -> bool:
+        """Return whether nothing has changed."""
+        try:
+            same = all(map(operator.eq, self._attributes, self._snapshots))
+        except (RuntimeError, ValueError, TypeError):  # tensors and arrays that are others
+            return False
+        return (
+            same
+            and self._counted() == self._counts
+            and self._surrounding() == self._surroundings
+            and all(_same_bits(torch.cat(v), old) for v, old in zip(self._samples, self._values, strict=True))
+        )
+
+    def _look(self, attributes: dict[Any, Any], seen: set[int], depth: int) -> None:
+        """Note attributes, and those of the objects among them."""
+        if id(attributes) in seen:
+            return
+        seen.add(id(attributes))
+        self._attributes.append(attributes)
+        for value in list(attributes.values()):
+            for item in value.values() if isinstance(value, dict) else (value,):
+                if isinstance(item, Tensor):
+                    self._tensors[id(item)] = item
+                elif depth and hasattr(item, "__dict__") and not isinstance(item, _OPAQUE):
+                    self._look(item.__dict__, seen, depth - 1)
+
+    def _counted(self) -> list[tuple[int, int]]:
+        return [(t._version, t.data_ptr()) for t in self._held]
+
+    def _surrounding(self) -> tuple[Any, ...]:
+        """Return the settings of torch that decide which kernels run, and code that was replaced or added."""
+        devices = ("cpu", "cuda")
+        autocast = tuple((torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices)
+        hooks = torch.nn.modules.module
+        return (
+            autocast,
+            torch.get_default_dtype(),
+            torch.are_deterministic_algorithms_enabled(),
+            torch.backends.cuda.flash_sdp_enabled(),
+            torch.backends.cuda.math_sdp_enabled(),
+            torch.backends.mha.get_fastpath_enabled(),
+            len(hooks._global_forward_hooks),
+            len(hooks._global_forward_pre_hooks),
+            tuple(cls.forward for cls in self._classes),
+        )
+
+
+def _samples(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
+    """Return views of a few entries of each tensor, in lists of one type and device."""
+    lists: dict[Any, list[Tensor]] = {}
+    for tensor in tensors:
+        if type(tensor) in (Tensor, nn.Parameter) and tensor.is_contiguous() and tensor.numel() and not tensor.is_meta:
+            count = min(SAMPLE, tensor.numel())
+            view = tensor.detach().as_strided((count,), (tensor.numel() // count,))
+            lists.setdefault((tensor.dtype, tensor.device), []).append(view)
+    return list(lists.values())
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    """Return whether two tensors of numbers are equal, also where they are not finite."""
+    return torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+
+
+def _copy(attributes: dict[Any, Any]) -> dict[Any, Any]:
+    """Return a copy that stays as it is when the lists, sets and dictionaries in the original change."""
+    return {k: v.copy() if isinstance(v, dict | list | set) else v for k, v in attributes.items()}

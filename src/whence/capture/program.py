@@ -1,0 +1,188 @@
+"""A program: the steps of a tape that some results depend on, as one Python function without autograd.
+
+The passes below leave out what a replay does not need. Each keeps every bit of the results: steps are dropped, joined
+or called by another name, never computed in another order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_map_only
+
+from .bindings import binding
+from .fusion import layers_joined
+from .tape import Guard, Step, Tape, Value
+
+#: operations that return their argument, or a copy that differs from it only in its memory
+_COPIES = {"aten::detach", "aten::alias", "aten::lift_fresh", "aten::clone", "aten::_to_copy", "aten::contiguous"}
+#: operations that return their argument if its shape is the one asked for
+_SHAPES = {"aten::view", "aten::_unsafe_view", "aten::expand", "aten::reshape"}
+
+
+class Program:
+    """Computes what a tape has recorded, for other inputs of the same shapes and types.
+
+    Args:
+        tape: the tape.
+        outputs: the tensors to compute.
+
+    Attributes:
+        operations: how many operations it runs.
+    """
+
+    def __init__(self, tape: Tape, outputs: Sequence[Tensor]) -> None:
+        numbers = [tape.number(t) for t in outputs]
+        self._fixed = {
+            i: t.detach().clone() for i, (t, n) in enumerate(zip(outputs, numbers, strict=True)) if n is None
+        }
+        wanted = [n for n in numbers if n is not None]
+        steps, names = _simplified(tape, _live(tape, tape.steps, [*wanted, *(g.value for g in tape.guards)]))
+        guards = {(names.get(g.value, g.value), repr(g.expected)): g for g in tape.guards}
+        self._guards = [replace(g, value=value) for (value, _), g in guards.items()]
+        results = [names.get(n, n) for n in wanted]
+        ends = [*results, *(g.value for g in self._guards)]
+        steps = _live(tape, layers_joined(steps, tape.layouts, ends), ends)
+        self.operations = len(steps)
+        self._run = _compiled(tape.inputs, steps, ends)
+        self._count = len(numbers)
+
+    def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor] | None:
+        """Return the outputs for some inputs; ``None`` if the computation would go another way for them."""
+        with torch.no_grad():
+            found = self._run(*inputs)
+            results = iter(found)
+            out = [next(results) if i not in self._fixed else self._fixed[i].clone() for i in range(self._count)]
+            return out if all(map(_holds, self._guards, results)) else None
+
+
+def _holds(guard: Guard, value: Tensor) -> bool:
+    """Return whether a value is what it was when the computation was recorded."""
+    if isinstance(guard.expected, Tensor):
+        return torch.equal(value, guard.expected)
+    found = value.item()
+    return bool(found == guard.expected or (isinstance(found, float) and math.isnan(found) and found != guard.expected))
+
+
+def _live(tape: Tape, steps: Sequence[Step], wanted: Iterable[int]) -> list[Step]:
+    """Return the steps that some tensors depend on, through the memory that steps write to as well."""
+    needed = set(wanted)
+    memories = {tape.memory[n] for n in needed}
+    kept = []
+    for step in reversed(steps):
+        if step.writes & memories or not needed.isdisjoint(step.outputs):
+            kept.append(step)
+            reads = step.reads()
+            needed |= reads
+            memories |= {tape.memory[n] for n in reads}
+    return kept[::-1]
+
+
+def _simplified(tape: Tape, steps: list[Step]) -> tuple[list[Step], dict[int, int]]:
+    """Leave out copies of what is never overwritten, and what was computed before.
+
+    Returns:
+        The steps, and for each tensor that is left out the one that has its value.
+    """
+    written = frozenset[int]().union(*(step.writes for step in steps))
+    names: dict[int, int] = {}
+    seen: dict[Any, tuple[int | None, ...]] = {}
+    kept = []
+    for step in steps:
+        step = _renamed(step, names)
+        numbers = [n for n in (*step.outputs, *step.reads()) if n is not None]
+        if step.writes or any(tape.memory[n] in written for n in numbers):
+            kept.append(step)
+            continue
+        source = _copied(tape, step)
+        key = _key(step)
+        if source is not None:
+            names[step.outputs[0]] = source  # type: ignore[index]  # a copy has one output
+        elif key in seen:
+            names |= {new: old for new, old in zip(step.outputs, seen[key], strict=True) if new is not None}  # type: ignore[misc]
+        else:
+            seen[key] = step.outputs
+            kept.append(step)
+    return kept, names
+
+
+def _renamed(step: Step, names: dict[int, int]) -> Step:
+    """Return a step on the tensors that stand for others."""
+    args, kwargs = tree_map_only(Value, lambda v: Value(names.get(v.number, v.number)), (step.args, step.kwargs))
+    return replace(step, args=args, kwargs=kwargs)
+
+
+def _copied(tape: Tape, step: Step) -> int | None:
+    """Return the tensor that a step returns unchanged, in the same layout; ``None`` if it computes something."""
+    schema = getattr(step.func, "_schema", None)
+    if schema is None or schema.name not in _COPIES | _SHAPES or not isinstance(step.args[0], Value):
+        return None
+    source, made = step.args[0].number, step.outputs[0]
+    return source if made is not None and tape.layouts[source] == tape.layouts[made] else None
+
+
+def _key(step: Step) -> Any:
+    """Return what two steps have in common if they compute the same."""
+    flat, spec = tree_flatten((step.args, step.kwargs))
+    return step.func, str(spec), tuple((type(x), id(x) if isinstance(x, Tensor) else repr(x)) for x in flat)
+
+
+def _compiled(
+    inputs: Sequence[int], steps: Sequence[Step], outputs: Sequence[int]
+) -> Callable[..., tuple[Tensor, ...]]:
+    """Return the steps as a Python function of the inputs, which frees each tensor after its last use."""
+    source = _Source()
+    last = {n: i for i, step in enumerate(steps) for n in step.reads()}
+    kept = {*outputs, *inputs}
+    body = []
+    for i, step in enumerate(steps):
+        body.append(source.line(step))
+        dead = [f"v{n}" for n in sorted(step.reads()) if last[n] == i and n not in kept]
+        if dead:
+            body.append(f"del {', '.join(dead)}")
+    names = ", ".join(f"v{n}" for n in inputs)
+    lines = [f"def make({', '.join(source.constants)}):", f" def run({names}):"]
+    lines += [f"  {line}" for line in body]
+    lines += [f"  return ({''.join(f'v{n}, ' for n in outputs)})", " return run"]
+    scope: dict[str, Any] = {}
+    exec(compile("\n".join(lines), "<captured>", "exec"), scope)
+    run: Callable[..., tuple[Tensor, ...]] = scope["make"](*source.constants.values())
+    return run
+
+
+@dataclass
+class _Source:
+    """Writes steps as lines of Python; what cannot be written is a constant with a name."""
+
+    def __post_init__(self) -> None:
+        self.constants: dict[str, Any] = {}
+        self._named: dict[int, str] = {}
+
+    def line(self, step: Step) -> str:
+        """Return a step as an assignment."""
+        args = [self._written(x) for x in step.args] + [f"{k}={self._written(x)}" for k, x in step.kwargs.items()]
+        names = ["_" if n is None else f"v{n}" for n in step.outputs]
+        left = ", ".join(names) + ("," if step.many and len(names) == 1 else "")
+        call = f"{self._constant(binding(step.func))}({', '.join(args)})"
+        return f"{left} = {call}" if names else call
+
+    def _written(self, x: Any) -> str:
+        if isinstance(x, Value):
+            return f"v{x.number}"
+        if isinstance(x, list | tuple):
+            inner = ", ".join(map(self._written, x))
+            return f"[{inner}]" if isinstance(x, list) else f"({inner},)"
+        if isinstance(x, bool | int | str | None) or (isinstance(x, float) and math.isfinite(x)):
+            return repr(x)
+        return self._constant(x)
+
+    def _constant(self, x: Any) -> str:
+        if id(x) not in self._named:
+            name = self._named[id(x)] = f"c{len(self.constants)}"
+            self.constants[name] = x
+        return self._named[id(x)]

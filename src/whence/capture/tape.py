@@ -1,0 +1,355 @@
+"""A tape: the operations of torch's dispatcher that depend on some inputs, in the order in which they ran.
+
+:class:`Tape` is a ``TorchDispatchMode``. It sees every kernel that runs inside it, those of backward passes as well,
+and writes down each one that depends on an input. What does not depend on any is a constant, and is not run again.
+
+A tape must never be replayed where the computation would have gone another way. Each truth value or whole number that
+was read into Python (``bool(tensor)``, ``.item()``, ``tolist()``) therefore becomes a *guard*: a replay computes it
+again and compares. Floating-point numbers differ from input to input, so a computation that reads one is not captured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map_only
+from torch.utils.weak import WeakTensorKeyDictionary
+
+#: functions that read all values of a tensor into Python, unseen by the dispatcher
+_READING = {Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__reversed__, Tensor.__dlpack__}
+
+_Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+_CHECKING = contextvars.ContextVar("checking", default=False)
+_RECORDING: contextvars.ContextVar[Tape | None] = contextvars.ContextVar("recording", default=None)
+
+
+@contextlib.contextmanager
+def checking() -> Iterator[None]:
+    """Mark reads that confirm what is known: a capture does not repeat them.
+
+    Recognition compares a region with its usual form on the values of the first input. That the two are the same
+    function does not depend on the input.
+    """
+    token = _CHECKING.set(True)
+    try:
+        yield
+    finally:
+        _CHECKING.reset(token)
+
+
+def is_recording() -> bool:
+    """Return whether operations are being recorded."""
+    return _RECORDING.get() is not None
+
+
+def values(tensor: Tensor) -> list[Any]:
+    """Return a tensor as a list, as ``tolist()`` does; inside a backward pass a tape sees only this."""
+    tape = _RECORDING.get()
+    if tape is not None:
+        tape.read(tensor, tensor.detach().clone())
+    found: list[Any] = tensor.tolist()
+    return found
+
+
+class CaptureError(Exception):
+    """A computation that cannot be replayed, with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor that depends on the inputs, by its number on the tape."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One operation of the dispatcher.
+
+    Attributes:
+        func: the operation.
+        args, kwargs: its arguments, with a :class:`Value` for each tensor that depends on the inputs.
+        outputs: the numbers of the tensors that it returns; ``None`` for what is no tensor.
+        many: whether it returns several.
+        writes: the memories (see :attr:`Tape.memory`) that it writes to.
+    """
+
+    func: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: tuple[int | None, ...]
+    many: bool
+    writes: frozenset[int] = frozenset()
+
+    def reads(self) -> set[int]:
+        """Return the numbers of the tensors that it is given."""
+        return {x.number for x in tree_flatten((self.args, self.kwargs))[0] if isinstance(x, Value)}
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A value that was read into Python, and what it was."""
+
+    value: int
+    expected: Any
+
+
+class Tape(TorchDispatchMode):
+    """Records the operations that depend on some tensors.
+
+    Args:
+        inputs: the tensors.
+
+    Attributes:
+        steps: the operations.
+        guards: the values that were read into Python.
+        memory: for each value the number of the memory that it lies in; views of one tensor share it.
+        layouts: for each value its shape, strides, type and device.
+        kept: tensors that were there before, and that steps are given: weights, for instance.
+        folded: tensors that were there before, and of which something was computed that steps are given.
+    """
+
+    def __init__(self, inputs: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.steps: list[Step] = []
+        self.guards: list[Guard] = []
+        self.memory: list[int] = []
+        self.layouts: list[tuple[Any, ...]] = []
+        self.kept: dict[int, Tensor] = {}
+        self.folded: dict[int, Tensor] = {}
+        self._numbers = WeakTensorKeyDictionary()
+        self._memories: dict[int, _Memory] = {}  # by the address of a storage
+        self._born: dict[int, _Birth] = {}  # storages that were allocated while recording, by their address
+        self._reads = _Reads(self)
+        self.inputs = [self._number(tensor) for tensor in inputs]
+
+    def __enter__(self) -> Tape:
+        super().__enter__()
+        self._reads.__enter__()
+        self._token = _RECORDING.set(self)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        _RECORDING.reset(self._token)
+        self._reads.__exit__(*error)
+        super().__exit__(*error)
+
+    def number(self, tensor: Tensor) -> int | None:
+        """Return the number of a tensor; ``None`` if it does not depend on the inputs."""
+        found: int | None = self._numbers.get(tensor)
+        return found if found is not None else self._alias(tensor)
+
+    def read(self, tensor: Tensor, expected: Any) -> None:
+        """Record that a value was read into Python."""
+        number = self.number(tensor)
+        if number is None or _CHECKING.get():
+            return
+        if tensor.is_floating_point() or tensor.is_complex():
+            raise CaptureError("numbers that depend on the input are read into Python")
+        self.guards.append(Guard(number, expected))
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        given = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
+        if not any(self.number(t) is not None for t in given):
+            out = func(*args, **kwargs)
+            _refuse_chance(func, args, kwargs)
+            self._note_births(given, out)
+            return out
+        if func is torch.ops.aten.set_.source_Tensor:
+            return self._share(func, *args)
+        _refuse(func, args, kwargs)
+        written = _written(func, args, kwargs)
+        for tensor in written:
+            self._make_variable(tensor)
+        encoded: _Arguments = tree_map_only(Tensor, self._encoded, (args, kwargs))
+        out = func(*args, **kwargs)
+        results = list(out) if isinstance(out, tuple | list) else [out]
+        if not any(isinstance(r, Tensor) for r in results):
+            if written or not results or results == [None]:
+                self.steps.append(Step(func, encoded[0], encoded[1], (), False, self._touched(written)))
+            else:
+                self._read_result(func, encoded, out)
+            return out
+        self._note_births(given, out)
+        outputs = tuple(self._number(r) if isinstance(r, Tensor) else None for r in results)
+        self.steps.append(
+            Step(func, encoded[0], encoded[1], outputs, isinstance(out, tuple | list), self._touched(written))
+        )
+        return out
+
+    def _share(self, func: Any, tensor: Tensor, source: Tensor) -> Tensor:
+        """Record that a tensor takes over the memory of another one: it is an alias of that from now on."""
+        encoded = self._encoded(source)
+        func(tensor, source)
+        del self._numbers[tensor]
+        made = self._number(tensor)
+        self.steps.append(Step(torch.ops.aten.alias.default, (encoded,), {}, (made,), False))
+        return tensor
+
+    def _read_result(self, func: Any, encoded: _Arguments, out: Any) -> None:
+        """Record an operation that returns Python values: the dispatcher's ``item``, ``equal`` and the like."""
+        if _CHECKING.get():
+            return
+        if isinstance(out, float | complex):
+            raise CaptureError("a number that depends on the input is read into Python")
+        if func is torch.ops.aten._local_scalar_dense.default:
+            self.guards.append(Guard(encoded[0][0].number, out))
+            return
+        number = len(self.memory)
+        self.memory.append(number)
+        self.layouts.append(())
+        self.steps.append(Step(functools.partial(_as_tensor, func), encoded[0], encoded[1], (number,), False))
+        self.guards.append(Guard(number, out))
+
+    def _touched(self, written: list[Tensor]) -> frozenset[int]:
+        return frozenset(self.memory[self._numbers[t]] for t in written)
+
+    def _encoded(self, tensor: Tensor) -> Any:
+        number = self.number(tensor)
+        if number is not None:
+            return Value(number)
+        birth = self._born.get(tensor.untyped_storage()._cdata)
+        if birth is None:
+            self.kept[id(tensor)] = tensor
+        else:
+            self.folded |= birth.sources
+        return tensor.detach()
+
+    def _number(self, tensor: Tensor) -> int:
+        """Give a tensor a number, the one that it has if it has one."""
+        found: int | None = self._numbers.get(tensor)
+        if found is not None:
+            return found
+        number = self._numbers[tensor] = len(self.memory)
+        memory = self._memory_of(tensor)
+        self.layouts.append((tensor.shape, tensor.stride(), tensor.dtype, tensor.device))
+        self.memory.append(number if memory is None else memory.number)
+        if memory is None:
+            self._memories[tensor.untyped_storage()._cdata] = _Memory(number, StorageWeakRef(tensor.untyped_storage()))
+        return number
+
+    def _memory_of(self, tensor: Tensor) -> _Memory | None:
+        return self._memories.get(tensor.untyped_storage()._cdata)
+
+    def _alias(self, tensor: Tensor) -> int | None:
+        """Return the number of a tensor that was not seen, but lies in the memory of one that depends on the inputs."""
+        memory = self._memory_of(tensor)
+        if memory is None:
+            return None
+        shape = (list(tensor.shape), list(tensor.stride()), tensor.storage_offset())
+        number = self._number(tensor)
+        args = (Value(memory.number), *shape)
+        self.steps.append(Step(torch.ops.aten.as_strided.default, args, {}, (number,), False))
+        return number
+
+    def _make_variable(self, tensor: Tensor) -> None:
+        """Let a constant that is about to be overwritten by something that depends on the inputs depend on them."""
+        if self.number(tensor) is not None:
+            return
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._born:
+            raise CaptureError("the model writes into a tensor that it keeps")
+        size = storage.nbytes() // tensor.element_size()
+        whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage, 0, (size,), (1,))
+        clone = torch.ops.aten.clone.default
+        number = self._number(whole)
+        self.steps.append(Step(clone, (clone(whole),), {}, (number,), False))
+        self._alias(tensor)
+
+    def _note_births(self, given: list[Tensor], out: Any) -> None:
+        """Remember the memory that an operation has allocated, and the tensors that it was computed of."""
+        made = {r.untyped_storage()._cdata: r for r in tree_flatten(out)[0] if isinstance(r, Tensor)}
+        for tensor in given:
+            made.pop(tensor.untyped_storage()._cdata, None)
+        if not made:
+            return
+        sources: dict[int, Tensor] = {}
+        for tensor in given:
+            birth = self._born.get(tensor.untyped_storage()._cdata)
+            sources |= {id(tensor): tensor} if birth is None else birth.sources
+        for address, result in made.items():
+            self._born[address] = _Birth(StorageWeakRef(result.untyped_storage()), sources)
+
+
+@dataclass(frozen=True, slots=True)
+class _Birth:
+    """Memory that was allocated while recording, and the tensors, there before, that its content was computed of."""
+
+    storage: StorageWeakRef = field(repr=False)
+    sources: dict[int, Tensor] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """A storage. (As long as a weak reference to it is held, no other one has its address.)"""
+
+    number: int
+    storage: StorageWeakRef = field(repr=False)
+
+
+class _Reads(TorchFunctionMode):
+    """Sees the functions that read a tensor into Python without the dispatcher."""
+
+    def __init__(self, tape: Tape) -> None:
+        super().__init__()
+        self._tape = tape
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in _READING and isinstance(args[0], Tensor):
+            self._tape.read(args[0], args[0].detach().clone())
+        return func(*args, **(kwargs or {}))
+
+
+def _as_tensor(func: Any, *args: Any, **kwargs: Any) -> Tensor:
+    """Return the Python value that an operation returns as a tensor."""
+    return torch.tensor(func(*args, **kwargs))
+
+
+def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    """Return the arguments that an operation writes to."""
+    if not func._schema.is_mutable:
+        return []
+    found: list[Tensor] = []
+    for i, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[i] if i < len(args) else kwargs.get(argument.name)
+            found += [x for x in tree_flatten(value)[0] if isinstance(x, Tensor)]
+    return found
+
+
+def _refuse(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse an operation whose result has a shape that depends on values, or is drawn at random."""
+    _refuse_chance(func, args, kwargs)
+    name = func._schema.name
+    if name in ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"):
+        masks = [t for t in args[1] if isinstance(t, Tensor) and t.dtype in (torch.bool, torch.uint8)]
+        if not masks or (name != "aten::index" and args[2].numel() == 1):
+            return
+    elif torch.Tag.dynamic_output_shape not in func.tags:
+        return
+    raise CaptureError(f"the shape of a tensor depends on values ('{name.removeprefix('aten::')}')")
+
+
+def _refuse_chance(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return
+    named = {a.name: a.default_value for a in func._schema.arguments}
+    named |= dict(zip(named, args, strict=False)) | kwargs
+    if named.get("generator") is None and named.get("dropout_p", named.get("p", 1.0)):
+        raise CaptureError(f"the model draws random numbers ('{func._schema.name.removeprefix('aten::')}')")

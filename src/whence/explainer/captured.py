@@ -1,0 +1,269 @@
+"""Explanations that are captured: computed once, then replayed on other inputs of the same shapes.
+
+An explanation is a fixed sequence of tensor operations, as long as the model takes the same way through its code.
+:class:`Captures` records that sequence for each *signature* (shapes and types of the inputs, kind of target) and runs
+it again without autograd, tracing or analysis. The result is the same, bit for bit.
+
+A replay is refused, and the explanation computed as usual, if anything differs that the sequence depends on: the model
+(:class:`whence.capture.model_state.ModelState`), or a value that was read into Python
+(:class:`whence.capture.tape.Guard`).
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_map_only
+
+from ..capture.model_state import ModelState
+from ..capture.program import Program
+from ..capture.tape import CaptureError, Tape
+from ..errors import WhenceWarning
+from ..explanations.explanation import Explanation
+from ..targets.seed import class_indices, labels_of
+from ..targets.specs import At, Chosen, Contrast, Target
+from .assemble import Unnamed
+from .request import Request
+
+#: how many different ways through a model are captured for one signature
+WAYS = 4
+#: how many signatures are kept
+MOST = 32
+
+
+@dataclass(frozen=True)
+class Capture:
+    """One captured explanation.
+
+    Attributes:
+        program: computes the tensors of the explanations.
+        state: what it assumes of the model.
+        found: the explanations that it was captured from.
+        warnings: what was warned of.
+    """
+
+    program: Program
+    state: ModelState
+    found: list[Unnamed]
+    warnings: list[str]
+
+    def replay(self, inputs: list[Tensor]) -> list[Unnamed] | None:
+        """Return the explanations of other inputs; ``None`` if they take another way through the model."""
+        tensors = self.program(inputs)
+        if tensors is None:
+            return None
+        for message in self.warnings:
+            warnings.warn(message, WhenceWarning, stacklevel=5)
+        remaining = iter(tensors)
+        return [_with_tensors(one, remaining) for one in self.found]
+
+
+@dataclass
+class _Signature:
+    """What is known of the explanations of one signature.
+
+    Attributes:
+        seen: how many were computed as usual.
+        classes: the number of classes.
+        length: the number of positions that the model answers at, if it answers at several.
+        captures: the ways through the model that were captured, the last used first.
+        refusal: why there will be no more of them; empty if there may be.
+    """
+
+    seen: int = 0
+    classes: int = 0
+    length: int | None = None
+    captures: list[Capture] = field(default_factory=list)
+    refusal: str = ""
+
+
+class Captures:
+    """Computes the explanations of a request, and captures them for each signature of inputs.
+
+    Args:
+        request: the model, method and options.
+        after: how many explanations of a signature are computed as usual before one is captured.
+    """
+
+    def __init__(self, request: Request, after: int = 1) -> None:
+        self.request = request
+        self.after = after
+        self._signatures: OrderedDict[Hashable, _Signature] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def refusals(self) -> list[str]:
+        """Return why explanations of some signatures are not captured."""
+        return [known.refusal for known in self._signatures.values() if known.refusal]
+
+    def explain(
+        self, args: list[Any], kwargs: dict[str, Any], batch: int, targets: Sequence[Target]
+    ) -> list[Explanation]:
+        """Return an explanation for each target, as :meth:`Request.explain` does."""
+        key = _signature(args, kwargs, targets)
+        if key is None:
+            return self.request.explain(args, kwargs, batch, targets)
+        with self._lock:
+            known = self._signatures.setdefault(key, _Signature())
+            self._signatures.move_to_end(key)
+            while len(self._signatures) > MOST:
+                self._signatures.popitem(last=False)
+        given = _Arguments(args, kwargs, batch, _chosen(known, targets, batch, self.request) if known.seen else [])
+        replayed = _replayed(known, given.tensors) if known.captures else None
+        if replayed is not None:
+            return [one.named() for one in replayed]
+        found = self.request.compute(args, kwargs, batch, targets)
+        if not known.seen:
+            known.classes, known.length = found[0].explanation.logits.shape[-1], found[0].length
+            given = replace(given, targets=_chosen(known, targets, batch, self.request))
+        known.seen += 1
+        if known.seen > self.after and not known.refusal:
+            with self._lock:
+                self._capture(known, given, found)
+        return [one.named() for one in found]
+
+    def _capture(self, known: _Signature, given: _Arguments, found: list[Unnamed]) -> None:
+        """Record the computation of explanations, and keep it if it returns what was found."""
+        if len(known.captures) == WAYS:
+            known.refusal = f"{WAYS} captures were made, and inputs go further ways through the model"
+            return
+        try:
+            capture = _record(self.request, given)
+        except CaptureError as error:
+            known.refusal = str(error)
+            return
+        replayed = capture.program(given.tensors)
+        expected = [t for one in found for t in _tensors(one)]
+        if replayed is None or not all(map(_equal, replayed, expected)):
+            known.refusal = "a replay of the same input gave other numbers"
+            return
+        known.captures.insert(0, capture)
+
+
+@dataclass(frozen=True)
+class _Arguments:
+    """The arguments of :meth:`Captures.explain`, with targets in tensors."""
+
+    args: list[Any]
+    kwargs: dict[str, Any]
+    batch: int
+    targets: list[Chosen]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All tensors, in a fixed order."""
+        chosen = [(t.index, t.other, t.place) for t in self.targets]
+        return [t for t in tree_flatten((self.args, self.kwargs, chosen))[0] if isinstance(t, Tensor)]
+
+    def copied(self) -> _Arguments:
+        """Return the same with copies of all tensors."""
+
+        def copy(value: Any) -> Any:
+            return tree_map_only(Tensor, lambda t: t.detach().clone(), value)
+
+        targets = [replace(t, index=copy(t.index), other=copy(t.other), place=copy(t.place)) for t in self.targets]
+        return replace(self, args=copy(self.args), kwargs=copy(self.kwargs), targets=targets)
+
+
+def _record(request: Request, given: _Arguments) -> Capture:
+    """Compute explanations under a tape."""
+    given = given.copied()
+    tape = Tape(given.tensors)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        with tape:
+            found = request.compute(given.args, given.kwargs, given.batch, given.targets)
+    messages = [str(w.message) for w in seen if issubclass(w.category, WhenceWarning)]
+    program = Program(tape, [t for one in found for t in _tensors(one)])
+    return Capture(program, ModelState(request.model, tape.kept.values(), tape.folded.values()), found, messages)
+
+
+def _replayed(known: _Signature, inputs: list[Tensor]) -> list[Unnamed] | None:
+    """Return the explanations by the first capture that holds for some inputs."""
+    for capture in list(known.captures):
+        if not capture.state.holds():
+            known.captures.remove(capture)
+            continue
+        found = capture.replay(inputs)
+        if found is not None:
+            return found
+    return None
+
+
+def _signature(args: list[Any], kwargs: dict[str, Any], targets: Sequence[Target]) -> Hashable:
+    """Return what two explanations have in common that may be computed by one capture; ``None``: nothing is known."""
+    flat, structure = tree_flatten((args, kwargs))
+    parts: list[Hashable] = [str(structure)]
+    for item in flat:
+        if isinstance(item, Tensor):
+            parts.append((item.shape, item.dtype, item.device, item.is_nested, item.is_sparse))
+        elif isinstance(item, int | float | str | bool | type(None) | torch.dtype):
+            parts.append((type(item), item))
+        else:
+            return None
+    kinds = [_kind(target) for target in targets]
+    return None if None in kinds else (*parts, *kinds)
+
+
+def _kind(target: Any) -> str | None:
+    """Return the kind of a target; ``None`` for a function, of which nothing is known."""
+    if isinstance(target, At):
+        inner = _kind(target.target)
+        return None if inner is None else f"{inner} at a position"
+    if isinstance(target, Contrast):
+        pair = _kind(target.target), _kind(target.other)
+        return None if None in pair else " against ".join(map(str, pair))
+    if isinstance(target, list):
+        return None if None in target else "classes"
+    if target is None:
+        return "prediction"
+    return "classes" if isinstance(target, int | str) else None
+
+
+def _chosen(known: _Signature, targets: Sequence[Any], batch: int, request: Request) -> list[Chosen]:
+    """Return targets in tensors."""
+    labels = labels_of(request.model)
+    names = labels if len(labels) == known.classes else {}
+    device = next((p.device for p in request.model.parameters()), torch.device("cpu"))
+
+    def classes(target: Any) -> Tensor | None:
+        given = class_indices(target, batch, known.classes, names)
+        return None if given is None else torch.tensor(given, device=device)
+
+    out = []
+    for target in targets:
+        place = None
+        if isinstance(target, At):
+            place = target.positions(batch, known.length or 0).to(device)
+            target = target.target
+        if isinstance(target, Contrast):
+            other = classes(target.other)
+            out.append(Chosen(classes(target.target), other, other is None, place))
+        else:
+            out.append(Chosen(classes(target), place=place))
+    return out
+
+
+def _tensors(one: Unnamed) -> list[Tensor]:
+    """Return the tensors of an explanation, in a fixed order."""
+    return [*one.explanation.tensors(), *([] if one.other is None else [one.other])]
+
+
+def _with_tensors(one: Unnamed, tensors: Any) -> Unnamed:
+    """Return an explanation with other tensors, taken in the order of :func:`_tensors`."""
+    explanation = one.explanation.with_tensors(tensors)
+    return replace(one, explanation=explanation, other=None if one.other is None else next(tensors))
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    """Return whether a replay gave the same: bit for bit on a CPU, up to rounding elsewhere."""
+    if a.device.type == "cpu":
+        return a.shape == b.shape and a.dtype == b.dtype and bool(((a == b) | (a.isnan() & b.isnan())).all())
+    return a.shape == b.shape and torch.allclose(a, b, rtol=1e-4, atol=1e-6, equal_nan=True)

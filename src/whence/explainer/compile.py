@@ -1,0 +1,53 @@
+"""``whence.compile``: explanations of tensors that are captured on their first use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from ..errors import InputError
+from ..methods.registry import create
+from ..runs.model_inputs import Inputs
+from ..targets.specs import Target
+from .captured import Captures
+from .explain import explain_request, original_of
+from .request import Request
+
+
+class CompiledExplain:
+    """A function that explains inputs of one model by one method; see :func:`compile`.
+
+    Attributes:
+        captures: what was captured, and why some inputs were not.
+    """
+
+    def __init__(self, captures: Captures) -> None:
+        self.captures = captures
+
+    def __call__(self, inputs: Inputs, target: Target = None) -> Any:
+        """Explain inputs; arguments and result as of :func:`whence.explain`."""
+        return explain_request(self.captures, inputs, target)
+
+
+def compile(model: nn.Module, method: str = "conservative-lrp", **options: Any) -> CompiledExplain:
+    """Return a function that explains predictions faster after the first use of an input shape.
+
+    The first explanation of each signature (shapes and types of the inputs, kind of target) is captured. Later ones
+    replay the captured tensor operations, with the same result, bit for bit. Whatever a capture depends on is compared
+    before it is used: the model's parameters, buffers, attributes and hooks, and every value that the model reads into
+    Python. If something differs, the input is explained as by :func:`whence.explain`, and captured anew.
+
+    Args:
+        model: any ``nn.Module``.
+        method: a name from :func:`whence.list_methods`.
+        options: the method's options.
+
+    Example:
+        >>> explain = whence.compile(model, "attn-lrp")
+        >>> e = explain({"input_ids": ids, "attention_mask": mask}, target=1)
+    """
+    create(method, options)
+    if not isinstance(model, nn.Module):
+        raise InputError(f"The model is {type(model).__name__}; Whence explains torch.nn.Module objects.")
+    return CompiledExplain(Captures(Request(original_of(model), method, options), after=0))

@@ -1,0 +1,95 @@
+"""What is asked of a model, and its explanations: one forward pass, read for each target."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import MethodError, NumericalError, WhenceWarning
+from ..explanations.explanation import Explanation
+from ..methods.base import Method
+from ..methods.registry import create
+from ..readout.block_relevance import BlockRelevance
+from ..runs.boundaries import HeadRelevance
+from ..runs.forward import forwarded
+from ..runs.nonfinite import first_bad_value
+from ..runs.padding import zeroed
+from ..runs.run import Run
+from ..targets.specs import Target
+from .assemble import Unnamed, assemble
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of a model, whatever the inputs; the attributes are the arguments of :func:`explain`."""
+
+    model: nn.Module
+    method: str
+    options: dict[str, Any]
+    checkpoints: int = 1
+    inside: bool = False
+
+    @property
+    def request(self) -> Request:
+        """The request itself."""
+        return self
+
+    def explain(
+        self, args: list[Any], kwargs: dict[str, Any], batch: int, targets: Sequence[Target]
+    ) -> list[Explanation]:
+        """Return an explanation for each target, with one forward pass for all."""
+        return [found.named() for found in self.compute(args, kwargs, batch, targets)]
+
+    def compute(self, args: list[Any], kwargs: dict[str, Any], batch: int, targets: Sequence[Target]) -> list[Unnamed]:
+        """Return the same, before names are read."""
+        method = create(self.method, self.options)
+        with forwarded(self.model, args, kwargs, batch, method, targets, self.checkpoints, self.inside) as runs:
+            found = [self._read(run, method, lambda: first_bad_value(self.model, args, kwargs)) for run in runs]
+        hidden = runs[0].trace.coverage.hidden
+        if hidden:
+            warnings.warn(
+                f"Part of the model runs in code that is not seen ({', '.join(sorted(set(hidden)))}: TorchScript, "
+                "torch.vmap, an extension). It was differentiated plainly, and attentions and residual connections in "
+                f"it are missed by '{method.name}'. Explain the model in eager mode, without torch.jit.",
+                WhenceWarning,
+                stacklevel=3,
+            )
+        opaque = runs[0].trace.coverage.opaque
+        if opaque and runs[0].rulebook.rules:
+            warnings.warn(
+                f"The model computes '{opaque[0]}' in a kernel of its own, of which nothing can be seen and which may "
+                f"be its attention: it was differentiated plainly, not by the rules of '{method.name}'. Switch to "
+                'attention in torch itself (HuggingFace: attn_implementation="sdpa" when the model is loaded).',
+                WhenceWarning,
+                stacklevel=3,
+            )
+        return found
+
+    def _read(self, run: Run, method: Method, diagnose: Callable[[], str]) -> Unnamed:
+        """Return what a method reads of a run, with a ledger of its own: the forward pass may be read again."""
+        run = method.start(run)
+        gradients_alone = run.rulebook.phase is None and not run.rulebook.maps
+        watched = BlockRelevance(run) if self.inside and gradients_alone else None
+        reading = method.read(run)
+        if watched is not None and reading.pairs is None and any(isinstance(w, HeadRelevance) for w in run.watched):
+            reading = replace(reading, branches=watched.branches(), pairs=watched.pairs())
+        if self.inside and reading.pairs is None:
+            raise MethodError(
+                f"'{method.name}' does not say what each block did: explain without `inside`, or by a method with one "
+                "backward of gradients (conservative-lrp, attn-lrp, gradient-x-input) or of maps (generic-attention)."
+            )
+        scores = zeroed(reading.scores.detach(), run.absent(reading.scores, run.tokens))
+        others = [(dim, zeroed(other.detach(), run.absent(other, dim))) for dim, other in reading.others]
+        if not torch.isfinite(scores).all():
+            raise NumericalError(
+                f"The scores of '{method.name}' are not finite although the model's output is: {diagnose()}"
+            )
+        explanation = assemble(run, replace(reading, scores=scores, others=others), method, self.options)
+        if run.trace.ledger is not None:
+            run.trace.ledger.clear()
+        return explanation
