@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .tape import Step, Value
+from .tape import Step, Tape, Value
 
 _aten = torch.ops.aten
 #: operations that give the entries of a contiguous tensor another shape
@@ -19,17 +19,19 @@ _VIEWS = {_aten.view.default, _aten._unsafe_view.default}
 Layouts = Sequence[tuple[Any, ...]]
 
 
-def layers_joined(steps: Sequence[Step], layouts: Layouts, outputs: Sequence[int]) -> list[Step]:
+def layers_joined(tape: Tape, steps: Sequence[Step], outputs: Sequence[int]) -> list[Step]:
     """Return the steps with views of views joined, and products between two views run on the original shape.
 
     Args:
-        steps: the steps.
-        layouts: of each value: shape, strides, type and device.
+        tape: the tape.
+        steps: its steps, or some of them.
         outputs: the values that are needed after the last step.
     """
+    layouts = tape.layouts
     readers = Counter(n for step in steps for n in step.reads())
     readers.update(outputs)
-    written = {n for step in steps if step.writes for n in step.reads()}
+    overwritten = frozenset[int]().union(*(step.writes for step in steps))
+    written = {n for n, memory in enumerate(tape.memory) if memory in overwritten}
     made: dict[int, Step] = {}
     out = []
     for step in steps:
@@ -57,6 +59,8 @@ def _joined(view: Step, made: dict[int, Step], layouts: Layouts, readers: Counte
     if flattened is None or flattened.func not in _VIEWS or not isinstance(weight, Tensor) or number is None:
         return view
     source = flattened.args[0]
+    if source.number in written:
+        return view
     shape = layouts[source.number][0]
     if not _contiguous(layouts[source.number]) or shape[:-1] != layouts[number][0][:-1] or len(shape) != 3:
         return view

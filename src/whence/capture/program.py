@@ -47,7 +47,7 @@ class Program:
         self._guards = [replace(g, value=value) for (value, _), g in guards.items()]
         results = [names.get(n, n) for n in wanted]
         ends = [*results, *(g.value for g in self._guards)]
-        steps = _live(tape, layers_joined(steps, tape.layouts, ends), ends)
+        steps = _live(tape, layers_joined(tape, steps, ends), ends)
         self.operations = len(steps)
         self._run = _compiled(tape.inputs, steps, ends)
         self._count = len(numbers)

@@ -28,6 +28,10 @@ from torch.utils.weak import WeakTensorKeyDictionary
 #: functions that read all values of a tensor into Python, unseen by the dispatcher
 _READING = {Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__reversed__, Tensor.__dlpack__}
 
+_SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]  # a property of C
+
+_RANDOM = "random numbers are drawn"
+
 _Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 _CHECKING = contextvars.ContextVar("checking", default=False)
@@ -51,6 +55,12 @@ def checking() -> Iterator[None]:
 def is_recording() -> bool:
     """Return whether operations are being recorded."""
     return _RECORDING.get() is not None
+
+
+def may_look() -> bool:
+    """Return whether a computation may take a shortcut that depends on values; a tape may have to do without."""
+    tape = _RECORDING.get()
+    return tape is None or tape.shortcuts
 
 
 def values(tensor: Tensor) -> list[Any]:
@@ -110,6 +120,7 @@ class Tape(TorchDispatchMode):
 
     Args:
         inputs: the tensors.
+        shortcuts: whether shortcuts may be taken that depend on values, each with a guard.
 
     Attributes:
         steps: the operations.
@@ -120,8 +131,9 @@ class Tape(TorchDispatchMode):
         folded: tensors that were there before, and of which something was computed that steps are given.
     """
 
-    def __init__(self, inputs: Sequence[Tensor]) -> None:
+    def __init__(self, inputs: Sequence[Tensor], shortcuts: bool = True) -> None:
         super().__init__()
+        self.shortcuts = shortcuts
         self.steps: list[Step] = []
         self.guards: list[Guard] = []
         self.memory: list[int] = []
@@ -131,18 +143,19 @@ class Tape(TorchDispatchMode):
         self._numbers = WeakTensorKeyDictionary()
         self._memories: dict[int, _Memory] = {}  # by the address of a storage
         self._born: dict[int, _Birth] = {}  # storages that were allocated while recording, by their address
-        self._reads = _Reads(self)
+        self._given: dict[int, list[Tensor]] = {}  # the constants of steps, by the address of their storage
+        self._unseen = _Unseen(self)
         self.inputs = [self._number(tensor) for tensor in inputs]
 
     def __enter__(self) -> Tape:
         super().__enter__()
-        self._reads.__enter__()
+        self._unseen.__enter__()
         self._token = _RECORDING.set(self)
         return self
 
     def __exit__(self, *error: Any) -> None:
         _RECORDING.reset(self._token)
-        self._reads.__exit__(*error)
+        self._unseen.__exit__(*error)
         super().__exit__(*error)
 
     def number(self, tensor: Tensor) -> int | None:
@@ -165,13 +178,16 @@ class Tape(TorchDispatchMode):
         kwargs = kwargs or {}
         given = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
         if not any(self.number(t) is not None for t in given):
+            for tensor in _written(func, args, kwargs):
+                self._preserve(tensor)
             out = func(*args, **kwargs)
-            _refuse_chance(func, args, kwargs)
-            self._note_births(given, out)
+            self._note_constant(func, given, out, _is_random(func, args, kwargs))
             return out
         if func is torch.ops.aten.set_.source_Tensor:
-            return self._share(func, *args)
+            return self.share(func, *args)
         _refuse(func, args, kwargs)
+        if _is_random(func, args, kwargs):
+            raise CaptureError(_RANDOM)
         written = _written(func, args, kwargs)
         for tensor in written:
             self._make_variable(tensor)
@@ -191,21 +207,21 @@ class Tape(TorchDispatchMode):
         )
         return out
 
-    def _share(self, func: Any, tensor: Tensor, source: Tensor) -> Tensor:
-        """Record that a tensor takes over the memory of another one: it is an alias of that from now on."""
-        encoded = self._encoded(source)
-        func(tensor, source)
-        del self._numbers[tensor]
-        made = self._number(tensor)
-        self.steps.append(Step(torch.ops.aten.alias.default, (encoded,), {}, (made,), False))
-        return tensor
+    def share(self, func: Any, tensor: Tensor, source: Tensor) -> Any:
+        """Run a function that lets a tensor take over the memory of another one: it is an alias of that from now on."""
+        depends = self.number(tensor) is not None or self.number(source) is not None
+        encoded = self._encoded(source) if depends else None
+        out = func(tensor, source)
+        if depends:
+            self._numbers.pop(tensor, None)
+            made = self._number(tensor)
+            self.steps.append(Step(torch.ops.aten.alias.default, (encoded,), {}, (made,), False))
+        return out
 
     def _read_result(self, func: Any, encoded: _Arguments, out: Any) -> None:
         """Record an operation that returns Python values: the dispatcher's ``item``, ``equal`` and the like."""
         if _CHECKING.get():
             return
-        if isinstance(out, float | complex):
-            raise CaptureError("a number that depends on the input is read into Python")
         if func is torch.ops.aten._local_scalar_dense.default:
             self.guards.append(Guard(encoded[0][0].number, out))
             return
@@ -225,9 +241,18 @@ class Tape(TorchDispatchMode):
         birth = self._born.get(tensor.untyped_storage()._cdata)
         if birth is None:
             self.kept[id(tensor)] = tensor
+        elif birth.random:
+            raise CaptureError(_RANDOM)
         else:
             self.folded |= birth.sources
-        return tensor.detach()
+        constant = tensor.detach()
+        self._given.setdefault(tensor.untyped_storage()._cdata, []).append(constant)
+        return constant
+
+    def _preserve(self, tensor: Tensor) -> None:
+        """Give the constants of earlier steps memory of their own before theirs is overwritten."""
+        for constant in self._given.pop(tensor.untyped_storage()._cdata, []):
+            constant.data = constant.clone()
 
     def _number(self, tensor: Tensor) -> int:
         """Give a tensor a number, the one that it has if it has one."""
@@ -266,11 +291,20 @@ class Tape(TorchDispatchMode):
         size = storage.nbytes() // tensor.element_size()
         whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage, 0, (size,), (1,))
         clone = torch.ops.aten.clone.default
+        self._preserve(tensor)
         number = self._number(whole)
         self.steps.append(Step(clone, (clone(whole),), {}, (number,), False))
         self._alias(tensor)
 
-    def _note_births(self, given: list[Tensor], out: Any) -> None:
+    def _note_constant(self, func: Any, given: list[Tensor], out: Any, random: bool) -> None:
+        """Record that an operation ran that does not depend on the inputs."""
+        births = [self._born.get(t.untyped_storage()._cdata) for t in given]
+        random = random or any(birth is not None and birth.random for birth in births)
+        if random and not any(isinstance(r, Tensor) for r in tree_flatten(out)[0]):
+            raise CaptureError(_RANDOM)
+        self._note_births(given, out, random)
+
+    def _note_births(self, given: list[Tensor], out: Any, random: bool = False) -> None:
         """Remember the memory that an operation has allocated, and the tensors that it was computed of."""
         made = {r.untyped_storage()._cdata: r for r in tree_flatten(out)[0] if isinstance(r, Tensor)}
         for tensor in given:
@@ -282,7 +316,7 @@ class Tape(TorchDispatchMode):
             birth = self._born.get(tensor.untyped_storage()._cdata)
             sources |= {id(tensor): tensor} if birth is None else birth.sources
         for address, result in made.items():
-            self._born[address] = _Birth(StorageWeakRef(result.untyped_storage()), sources)
+            self._born[address] = _Birth(StorageWeakRef(result.untyped_storage()), sources, random)
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +325,7 @@ class _Birth:
 
     storage: StorageWeakRef = field(repr=False)
     sources: dict[int, Tensor] = field(repr=False)
+    random: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,8 +336,8 @@ class _Memory:
     storage: StorageWeakRef = field(repr=False)
 
 
-class _Reads(TorchFunctionMode):
-    """Sees the functions that read a tensor into Python without the dispatcher."""
+class _Unseen(TorchFunctionMode):
+    """Sees what the dispatcher does not: functions that read a tensor into Python, and assignments to ``.data``."""
 
     def __init__(self, tape: Tape) -> None:
         super().__init__()
@@ -313,6 +348,8 @@ class _Reads(TorchFunctionMode):
     ) -> Any:
         if func in _READING and isinstance(args[0], Tensor):
             self._tape.read(args[0], args[0].detach().clone())
+        if func == _SET_DATA:
+            return self._tape.share(func, *args)
         return func(*args, **(kwargs or {}))
 
 
@@ -334,8 +371,7 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[T
 
 
 def _refuse(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuse an operation whose result has a shape that depends on values, or is drawn at random."""
-    _refuse_chance(func, args, kwargs)
+    """Refuse an operation whose result has a shape that depends on values."""
     name = func._schema.name
     if name in ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"):
         masks = [t for t in args[1] if isinstance(t, Tensor) and t.dtype in (torch.bool, torch.uint8)]
@@ -346,10 +382,10 @@ def _refuse(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     raise CaptureError(f"the shape of a tensor depends on values ('{name.removeprefix('aten::')}')")
 
 
-def _refuse_chance(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _is_random(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether an operation draws random numbers by torch's own generator."""
     if torch.Tag.nondeterministic_seeded not in func.tags:
-        return
+        return False
     named = {a.name: a.default_value for a in func._schema.arguments}
     named |= dict(zip(named, args, strict=False)) | kwargs
-    if named.get("generator") is None and named.get("dropout_p", named.get("p", 1.0)):
-        raise CaptureError(f"the model draws random numbers ('{func._schema.name.removeprefix('aten::')}')")
+    return named.get("generator") is None and bool(named.get("dropout_p", named.get("p", 1.0)))

@@ -110,7 +110,7 @@ def explain_request(engine: ExplainsTensors, inputs: Inputs, target: Any) -> Any
         if batch == 1:
             raise
         alone = [
-            _alone(engine.request, sample_of((args, kwargs), batch, i), own)
+            _alone(engine, sample_of((args, kwargs), batch, i), own)
             for i, own in enumerate(zip(*(each(t, batch) for t in targets), strict=True))
         ]
         found = [_joined(list(parts)) for parts in zip(*alone, strict=True)]
@@ -128,10 +128,12 @@ def _joined(parts: list[Explanation]) -> Explanation:
     return Explanation.join(parts)
 
 
-def _alone(request: Request, given: tuple[list[Any], dict[str, Any]], targets: Sequence[Target]) -> list[Explanation]:
+def _alone(
+    engine: ExplainsTensors, given: tuple[list[Any], dict[str, Any]], targets: Sequence[Target]
+) -> list[Explanation]:
     """Explain one sample of a batch whose samples cannot be told apart inside the model."""
     try:
-        return request.explain(*given, 1, targets)
+        return engine.explain(*given, 1, targets)
     except WhenceError:
         raise
     except Exception as error:

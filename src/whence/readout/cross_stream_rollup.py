@@ -205,7 +205,7 @@ def _token_origins(run: Run, tensor: Tensor, rows: Dim, earlier: StreamState) ->
         norm = (once * once).sum(1)
         places = ((once * numbered).sum(1) / norm.clamp(min=torch.finfo(norm.dtype).tiny)).round()
         error = (numbered - once * places[:, None]).abs().max()
-        if float(error) <= 1e-3 * float(numbered.abs().max()):
+        if bool(error <= 1e-3 * numbered.abs().max()):
             made = torch.zeros(len(norm), size_of(rows) + 1, norm.shape[1], dtype=norm.dtype, device=norm.device)
             return made.scatter(1, places.long()[:, None], 1.0)[:, 1:]
     raise _not_followed(size_of(rows), size_of(earlier.rows))

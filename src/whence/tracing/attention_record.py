@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..capture.tape import checking
 from ..errors import ModelError
 from .axes import Axes, Axis, Dim, fresh, order_of, plain, size_of
 from .fused_attention import FusedMap
@@ -356,7 +357,8 @@ def _is_map(tensor: Tensor, node: Node, key: int) -> bool:
         return not alike or value.is_meta or is_map_along(value, key) or not any(is_map_along(value, d) for d in alike)
     if node.softmax is not None or node.kind in ("linear", "convolution") or value.is_meta or value.shape[key] < 2:
         return False
-    return not bool((value < 0).any()) and is_map_along(value, key)
+    with checking():
+        return not bool((value < 0).any()) and is_map_along(value, key)
 
 
 def in_pieces(call: Call) -> Tensor | None:

@@ -248,7 +248,6 @@ def sample(node: Node, seed: int = 0) -> Tensor:
 
 def same(a: Tensor, b: Tensor, tolerance: float) -> bool:
     """Return whether two tensors are equal up to a tolerance, relative to the largest value; never if not finite."""
-    if a.shape != b.shape or not bool(a.isfinite().all()):
-        return False
-    size = float(b.abs().max()) if b.numel() else 0.0
-    return bool(((a - b).abs() <= tolerance * size).all())
+    if a.shape != b.shape or not a.numel():
+        return a.shape == b.shape
+    return bool((a.isfinite() & ((a - b).abs() <= tolerance * b.abs().max())).all())

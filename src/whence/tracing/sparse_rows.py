@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..capture.tape import values
+from ..capture.tape import may_look, values
 from .op_call import Call
 
 #: rows that are looked at before all are
@@ -30,6 +30,8 @@ def few(tensor: Tensor) -> Tensor | None:
     Only on a CPU, where reading them does not wait for a device, and only of one target: others have other rows.
     """
     if tensor.device.type != "cpu" or tensor.dim() < 2 or tensor.numel() <= tensor.shape[-1] or several(tensor):
+        return None
+    if not may_look():
         return None
     rows = tensor.reshape(-1, tensor.shape[-1])
     some = rows[:: len(rows) // SAMPLE or 1].any(-1)

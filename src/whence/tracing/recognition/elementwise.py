@@ -8,7 +8,6 @@ tensor are joined: ``(u * a) * sigmoid(a)`` is ``u * silu(a)``.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
+from ...capture.tape import checking
 from .. import operations as ops
 from ..node import Node
 from ..op_call import Call
@@ -240,8 +240,14 @@ def _is_proportional(call: Call) -> bool:
 
 def is_identity(function: Callable[[Tensor], Tensor], x: Tensor) -> bool:
     """Return whether an elementwise function leaves all values as they are."""
-    size = FAR * max(float(x.detach().double().abs().max()), 1.0)
+    size = FAR * _size(x)
     return all(bool((function(torch.full_like(x, c)) == c).all()) for c in (size, -size))
+
+
+def _size(x: Tensor) -> float:
+    """Return a number that no value of a tensor exceeds, at least 1; a replay may use another one."""
+    with checking():
+        return max(float(x.detach().double().abs().max()), 1.0)
 
 
 def function_kind(function: Callable[[Tensor], Tensor], x: Tensor) -> str:
@@ -254,13 +260,13 @@ def _is_tame(function: Callable[[Tensor], Tensor], x: Tensor) -> bool:
     if x.is_meta or not x.numel():
         return True
     near, far = (
-        [float(function(torch.full_like(x, sign * c, dtype=torch.float64)).abs().max()) for sign in (1, -1)]
+        torch.stack([function(torch.full_like(x, sign * c, dtype=torch.float64)).abs().max() for sign in (1, -1)])
         for c in (LARGE, 2 * LARGE)
     )
     steps = torch.arange(x.numel(), dtype=torch.float64, device=x.device).reshape(x.shape)
     grid = [(steps + start).remainder(2 * LARGE) - LARGE for start in range(0, int(2 * LARGE), x.numel())]
-    between = float(torch.stack([function(points).abs().max() for points in grid]).max())
-    return between <= 16 * max(*near, LARGE) and all(b <= 16 * max(a, LARGE) for a, b in zip(near, far, strict=True))
+    between = torch.stack([function(points).abs().max() for points in grid]).max()
+    return bool((between <= 16 * near.max().clamp(min=LARGE)) & (far <= 16 * near.clamp(min=LARGE)).all())
 
 
 def is_gated(function: Callable[[Tensor], Tensor], x: Tensor) -> bool:
@@ -269,9 +275,9 @@ def is_gated(function: Callable[[Tensor], Tensor], x: Tensor) -> bool:
         return True
     if bool(function(torch.zeros_like(x)).any()):
         return False
-    size = float(x.detach().double().abs().max())
-    ends = [function(torch.full_like(x, sign * FAR * max(size, 1.0))).abs().max() / FAR for sign in (1, -1)]
-    return any(1e-2 < float(end) < math.inf for end in ends)
+    size = FAR * _size(x)
+    ends = torch.stack([function(torch.full_like(x, sign * size)).abs().max() / FAR for sign in (1, -1)])
+    return bool(((ends > 1e-2) & ends.isfinite()).any())
 
 
 def shifted_gate(call: Call) -> Callable[[], Tensor] | None:
