@@ -19,6 +19,7 @@ from .evaluation import Trial, trial
 from .evaluation.evaluate import evaluate
 from .evaluation.measure import list_measures
 from .evaluation.model_check import Check, check
+from .explainer.compile import compile
 from .explainer.explain import explain
 from .explainer.explainer import Explainer
 from .explainer.generation import Generation
@@ -74,6 +75,7 @@ __all__ = [
     "answer",
     "box",
     "check",
+    "compile",
     "contrast",
     "counterfactual",
     "evaluate",

@@ -34,6 +34,7 @@ class Program:
 
     Attributes:
         operations: how many operations it runs.
+        size: the memory of constants that it alone keeps, in bytes.
     """
 
     def __init__(self, tape: Tape, outputs: Sequence[Tensor]) -> None:
@@ -49,16 +50,26 @@ class Program:
         ends = [*results, *(g.value for g in self._guards)]
         steps = _live(tape, layers_joined(tape, steps, ends), ends)
         self.operations = len(steps)
+        self.size = _size(steps, tape.kept.values())
         self._run = _compiled(tape.inputs, steps, ends)
         self._count = len(numbers)
 
-    def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor] | None:
-        """Return the outputs for some inputs; ``None`` if the computation would go another way for them."""
+    def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor] | Guard:
+        """Return the outputs for some inputs, or the guard that fails: the computation would go another way for them."""
         with torch.no_grad():
             found = self._run(*inputs)
             results = iter(found)
             out = [next(results) if i not in self._fixed else self._fixed[i].clone() for i in range(self._count)]
-            return out if all(map(_holds, self._guards, results)) else None
+            failed = (guard for guard, value in zip(self._guards, results, strict=True) if not _holds(guard, value))
+            return next(failed, out)
+
+
+def _size(steps: Iterable[Step], kept: Iterable[Tensor]) -> int:
+    """Return the memory of the constants of steps, without tensors that were there before, in bytes."""
+    known = {t.untyped_storage()._cdata for t in kept}
+    constants = [x for step in steps for x in tree_flatten((step.args, step.kwargs))[0] if isinstance(x, Tensor)]
+    sizes = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in constants}
+    return sum(size for address, size in sizes.items() if address not in known)
 
 
 def _holds(guard: Guard, value: Tensor) -> bool:

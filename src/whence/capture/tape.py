@@ -35,6 +35,7 @@ _RANDOM = "random numbers are drawn"
 _Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 _CHECKING = contextvars.ContextVar("checking", default=False)
+_SHORTCUT = contextvars.ContextVar("shortcut", default=False)
 _RECORDING: contextvars.ContextVar[Tape | None] = contextvars.ContextVar("recording", default=None)
 
 
@@ -52,15 +53,26 @@ def checking() -> Iterator[None]:
         _CHECKING.reset(token)
 
 
-def is_recording() -> bool:
-    """Return whether operations are being recorded."""
-    return _RECORDING.get() is not None
+@contextlib.contextmanager
+def shortcut() -> Iterator[bool]:
+    """Mark reads by which work is saved, and yield whether to save it: a tape may have to do without.
 
-
-def may_look() -> bool:
-    """Return whether a computation may take a shortcut that depends on values; a tape may have to do without."""
+    Rows of zeros are left out of a backward pass, for instance. Where other inputs have other rows, a capture that
+    leaves none out serves all of them.
+    """
     tape = _RECORDING.get()
-    return tape is None or tape.shortcuts
+    token = _SHORTCUT.set(True)
+    try:
+        yield tape is None or tape.shortcuts
+    finally:
+        _SHORTCUT.reset(token)
+
+
+def depends_on(tensor: Tensor) -> None:
+    """Declare that something was computed of a tensor earlier: a capture is out of date when the tensor changes."""
+    tape = _RECORDING.get()
+    if tape is not None:
+        tape.folded[id(tensor)] = tensor
 
 
 def values(tensor: Tensor) -> list[Any]:
@@ -109,10 +121,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A value that was read into Python, and what it was."""
+    """A value that was read into Python, what it was, and whether it was read to save work."""
 
     value: int
     expected: Any
+    shortcut: bool
 
 
 class Tape(TorchDispatchMode):
@@ -170,7 +183,7 @@ class Tape(TorchDispatchMode):
             return
         if tensor.is_floating_point() or tensor.is_complex():
             raise CaptureError("numbers that depend on the input are read into Python")
-        self.guards.append(Guard(number, expected))
+        self.guards.append(Guard(number, expected, _SHORTCUT.get()))
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -223,13 +236,13 @@ class Tape(TorchDispatchMode):
         if _CHECKING.get():
             return
         if func is torch.ops.aten._local_scalar_dense.default:
-            self.guards.append(Guard(encoded[0][0].number, out))
+            self.guards.append(Guard(encoded[0][0].number, out, _SHORTCUT.get()))
             return
         number = len(self.memory)
         self.memory.append(number)
         self.layouts.append(())
         self.steps.append(Step(functools.partial(_as_tensor, func), encoded[0], encoded[1], (number,), False))
-        self.guards.append(Guard(number, out))
+        self.guards.append(Guard(number, out, _SHORTCUT.get()))
 
     def _touched(self, written: list[Tensor]) -> frozenset[int]:
         return frozenset(self.memory[self._numbers[t]] for t in written)

@@ -14,29 +14,32 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 from ..capture.function_key import function_key
 from ..capture.model_state import ModelState
 from ..capture.program import Program
-from ..capture.tape import CaptureError, Tape
+from ..capture.tape import CaptureError, Guard, Tape
 from ..errors import WhenceWarning
 from ..explanations.explanation import Explanation
+from ..methods.registry import REGISTRY, create
 from ..targets.seed import class_indices, labels_of
 from ..targets.specs import At, Chosen, Contrast, LabelledTarget, Target
 from .assemble import Unnamed
-from .request import Request
+from .request import Request, original_of
 
 #: how many different ways through a model are captured for one signature
 WAYS = 4
-#: how many signatures are kept
+#: how many signatures are kept for one model, method and options
 MOST = 32
+#: how much memory the constants of their captures may take, in bytes
+BOUND = 2**30
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class Capture:
     Attributes:
         program: computes the tensors of the explanations.
         state: what it assumes of the model.
-        found: the explanations that it was captured from.
+        found: the explanations of the inputs that it was captured from, computed as usual.
         warnings: what was warned of.
     """
 
@@ -55,11 +58,11 @@ class Capture:
     found: list[Unnamed]
     warnings: list[str]
 
-    def replay(self, inputs: list[Tensor]) -> list[Unnamed] | None:
-        """Return the explanations of other inputs; ``None`` if they take another way through the model."""
+    def replay(self, inputs: list[Tensor]) -> list[Unnamed] | Guard:
+        """Return the explanations of other inputs; if they take another way through the model, the guard that fails."""
         tensors = self.program(inputs)
-        if tensors is None:
-            return None
+        if isinstance(tensors, Guard):
+            return tensors
         for message in self.warnings:
             warnings.warn(message, WhenceWarning, stacklevel=5)
         remaining = iter(tensors)
@@ -76,6 +79,7 @@ class _Signature:
         classes: the number of classes.
         length: the number of positions that the model answers at, if it answers at several.
         captures: the ways through the model that were captured, the last used first.
+        shortcuts: whether the next one may leave out rows of zeros; not if other inputs have other rows.
         refusal: why there will be no more of them; empty if there may be.
     """
 
@@ -84,6 +88,7 @@ class _Signature:
     classes: int = 0
     length: int | None = None
     captures: list[Capture] = field(default_factory=list)
+    shortcuts: bool = True
     refusal: str = ""
 
 
@@ -142,17 +147,53 @@ class Captures:
             return
         known.made += 1
         try:
-            capture = _record(self.request, given, shortcuts=not known.captures)
+            capture = _record(self.request, given, found, known.shortcuts)
         except CaptureError as error:
             known.refusal = str(error)
             return
         replayed = capture.program(given.tensors)
         expected = [t for one in found for t in _tensors(one)]
-        same = _equal if not known.captures else _equal_up_to_rounding
-        if replayed is None or not all(map(same, replayed, expected)):
+        same = _equal if known.shortcuts else _equal_up_to_rounding
+        if isinstance(replayed, Guard) or len(replayed) != len(expected) or not all(map(same, replayed, expected)):
             known.refusal = "a replay of the same input gave other numbers"
             return
+        if capture.program.size > BOUND:
+            known.refusal = f"its constants take {capture.program.size / 2**30:.1f} GiB, more than the bound of 1 GiB"
+            return
         known.captures.insert(0, capture)
+        while self.size > BOUND:  # the one used longest ago goes first
+            next(other for other in self._signatures.values() if other.captures).captures.pop()
+
+    @property
+    def size(self) -> int:
+        """The memory of the constants of all captures, in bytes."""
+        return sum(capture.program.size for known in self._signatures.values() for capture in known.captures)
+
+
+class CaptureCache:
+    """The captures of one model, by method and options.
+
+    Args:
+        model: the model.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._captures: dict[Hashable, Captures] = {}
+
+    def of(self, method: str, options: Mapping[str, Any]) -> Captures | None:
+        """Return the captures of a method; ``None`` where its options may change without notice."""
+        plain = (int, float, str, bool, type(None))
+        if not all(isinstance(value, plain) for value in options.values()) or options.get("checkpoints", 1) != 1:
+            return None
+        key = (REGISTRY.get(method), *sorted(options.items(), key=str))
+        if key not in self._captures:
+            own = dict(options)
+            create(method, {k: v for k, v in own.items() if k not in ("inside", "checkpoints")})
+            inside = own.pop("inside", False)
+            own.pop("checkpoints", None)
+            self._captures[key] = Captures(Request(original_of(self._model), method, own, inside=inside))
+        return self._captures[key]
 
 
 @dataclass(frozen=True)
@@ -183,12 +224,13 @@ class _Arguments:
         return replace(self, args=copy(self.args), kwargs=copy(self.kwargs), targets=targets)
 
 
-def _record(request: Request, given: _Arguments, shortcuts: bool = True) -> Capture:
+def _record(request: Request, given: _Arguments, found: list[Unnamed], shortcuts: bool) -> Capture:
     """Compute explanations under a tape.
 
     Args:
         request: the model, method and options.
         given: the arguments.
+        found: the same explanations, computed as usual.
         shortcuts: whether rows of zeros are left out of backward passes. Where other inputs have other rows, not.
     """
     given = given.copied()
@@ -196,9 +238,9 @@ def _record(request: Request, given: _Arguments, shortcuts: bool = True) -> Capt
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         with tape:
-            found = request.compute(given.args, given.kwargs, given.batch, given.targets)
+            recorded = request.compute(given.args, given.kwargs, given.batch, given.targets)
     messages = [str(w.message) for w in seen if issubclass(w.category, WhenceWarning)]
-    program = Program(tape, [t for one in found for t in _tensors(one)])
+    program = Program(tape, [t for one in recorded for t in _tensors(one)])
     return Capture(program, ModelState(request.model, tape.kept.values(), tape.folded.values()), found, messages)
 
 
@@ -209,8 +251,9 @@ def _replayed(known: _Signature, inputs: list[Tensor]) -> list[Unnamed] | None:
             known.captures.remove(capture)
             continue
         found = capture.replay(inputs)
-        if found is not None:
+        if not isinstance(found, Guard):
             return found
+        known.shortcuts &= not found.shortcut
     return None
 
 

@@ -11,8 +11,8 @@ from ..methods.registry import create
 from ..runs.model_inputs import Inputs
 from ..targets.specs import Target
 from .captured import Captures
-from .explain import explain_request, original_of
-from .request import Request
+from .explain import explain_request
+from .request import Request, original_of
 
 
 class CompiledExplain:

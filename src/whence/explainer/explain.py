@@ -12,7 +12,7 @@ from ..explanations.explanation import Explanation, Explanations
 from ..methods.registry import create
 from ..runs.model_inputs import Inputs, each, prepare, sample_of
 from ..targets.specs import Every, OneTarget, Target, parse_target
-from .request import Request
+from .request import Request, original_of
 
 
 @overload
@@ -89,12 +89,6 @@ class ExplainsTensors(Protocol):
         self, args: list[Any], kwargs: dict[str, Any], batch: int, targets: Sequence[Target]
     ) -> list[Explanation]:
         """Return an explanation for each target."""
-
-
-def original_of(model: nn.Module) -> nn.Module:
-    """Return the module that a user wrote: ``torch.compile`` wraps it."""
-    original: nn.Module = getattr(model, "_orig_mod", model)
-    return original
 
 
 def explain_request(engine: ExplainsTensors, inputs: Inputs, target: Any) -> Any:

@@ -93,3 +93,9 @@ class Request:
         if run.trace.ledger is not None:
             run.trace.ledger.clear()
         return explanation
+
+
+def original_of(model: nn.Module) -> nn.Module:
+    """Return the module that a user wrote: ``torch.compile`` wraps it."""
+    original: nn.Module = getattr(model, "_orig_mod", model)
+    return original

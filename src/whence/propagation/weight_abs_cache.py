@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ..capture.tape import is_recording
+from ..capture.tape import depends_on
 
 BOUND = 2**30
 
@@ -33,8 +33,7 @@ class WeightAbsCache:
         """Return ``|parameter|``, or ``None`` where it does not fit into the cache."""
         if parameter.is_inference():
             return None
-        if is_recording():  # a capture keeps constants of its own, and is dropped when a weight changes
-            return torch.abs(parameter.detach())
+        depends_on(parameter)
         state = (parameter._version, parameter.data_ptr(), parameter.dtype, parameter.device)
         found = self._entries.get(parameter)
         if found is not None and found[0] == state:

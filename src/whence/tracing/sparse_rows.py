@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..capture.tape import may_look, values
+from ..capture.tape import shortcut, values
 from .op_call import Call
 
 #: rows that are looked at before all are
@@ -31,14 +31,13 @@ def few(tensor: Tensor) -> Tensor | None:
     """
     if tensor.device.type != "cpu" or tensor.dim() < 2 or tensor.numel() <= tensor.shape[-1] or several(tensor):
         return None
-    if not may_look():
-        return None
-    rows = tensor.reshape(-1, tensor.shape[-1])
-    some = rows[:: len(rows) // SAMPLE or 1].any(-1)
-    if 2 * int(some.sum()) > len(some):  # most are alive: not worth a look at all
-        return None
-    alive = [i for i, nonzero in enumerate(values(rows.any(-1))) if nonzero]
-    return torch.tensor(alive, dtype=torch.long) if 2 * len(alive) <= len(rows) else None
+    with shortcut() as allowed:
+        rows = tensor.reshape(-1, tensor.shape[-1])
+        some = rows[:: len(rows) // SAMPLE or 1].any(-1)
+        if not allowed or bool(2 * some.sum() > len(some)):  # most are alive: not worth a look at all
+            return None
+        alive = [i for i, nonzero in enumerate(values(rows.any(-1))) if nonzero]
+        return torch.tensor(alive, dtype=torch.long) if 2 * len(alive) <= len(rows) else None
 
 
 def among(alive: Tensor | None, apply: Callable[..., Tensor], first: Tensor, *others: Tensor) -> Tensor:

@@ -1,0 +1,121 @@
+"""Every change of a model that a capture could miss is noticed."""
+
+import pytest
+import torch
+from torch import nn
+
+from whence.capture.model_state import ModelState
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.register_buffer("shift", torch.zeros(3))
+        self.scale = 2.0
+        self.names = ["a"]
+        self.table = torch.ones(3)
+        self.config = Config()
+
+
+class Config:
+    def __init__(self):
+        self.eps = 1e-5
+        self.inner = Inner()
+
+
+class Inner:
+    depth = 1
+
+    def __init__(self):
+        self.heads = 4
+
+
+def replace_weight(m):
+    m.layer.weight = nn.Parameter(torch.zeros(3, 3))
+
+
+def replace_data(m):
+    m.layer.weight.data = torch.zeros(3, 3)
+
+
+def change_weight(m):
+    with torch.no_grad():
+        m.layer.weight[0, 0] += 1
+
+
+def change_folded_data(m):
+    m.layer.weight.data.mul_(2)
+
+
+def replace_module(m):
+    m.layer = nn.Linear(3, 3)
+
+
+def add_hook(m):
+    m.layer.register_forward_hook(lambda *_: None)
+
+
+def add_parametrization(m):
+    nn.utils.parametrizations.weight_norm(m.layer)
+
+
+def replace_forward(m):
+    m.forward = lambda x: x
+
+
+CHANGES = {
+    "a parameter is replaced": replace_weight,
+    "its data is replaced": replace_data,
+    "a parameter is changed in place": change_weight,
+    "the data of a folded parameter is changed": change_folded_data,
+    "a buffer is changed": lambda m: m.shift.add_(1),
+    "a plain tensor is changed": lambda m: m.table.add_(1),
+    "a number is changed": lambda m: setattr(m, "scale", 3.0),
+    "a list is changed": lambda m: m.names.append("b"),
+    "the configuration is changed": lambda m: setattr(m.config, "eps", 1e-6),
+    "an inner configuration is changed": lambda m: setattr(m.config.inner, "heads", 8),
+    "a module is replaced": replace_module,
+    "a module is added": lambda m: m.add_module("more", nn.Linear(1, 1)),
+    "a hook is added": add_hook,
+    "a weight is parametrized": add_parametrization,
+    "forward is replaced": replace_forward,
+    "training mode": lambda m: m.train(),
+    "the type is changed": lambda m: m.double(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_a_change_of_the_model_is_noticed(change):
+    model = Model().eval()
+    state = ModelState(model, folded=[model.layer.weight])
+    assert state.holds()
+    change(model)
+    assert not state.holds()
+
+
+def test_a_class_with_another_forward_is_noticed(monkeypatch):
+    model = Model()
+    state = ModelState(model)
+    monkeypatch.setattr(Model, "forward", lambda self, x: x, raising=False)
+    assert not state.holds()
+
+
+def test_other_settings_of_torch_are_noticed():
+    state = ModelState(Model())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert not state.holds()
+    assert state.holds()
+    torch.backends.mha.set_fastpath_enabled(not torch.backends.mha.get_fastpath_enabled())
+    try:
+        assert not state.holds()
+    finally:
+        torch.backends.mha.set_fastpath_enabled(not torch.backends.mha.get_fastpath_enabled())
+
+
+def test_a_tensor_outside_the_model_is_noticed():
+    table = torch.ones(3)
+    state = ModelState(nn.Linear(1, 1), kept=[table])
+    assert state.holds()
+    table.add_(1)
+    assert not state.holds()

@@ -1,0 +1,161 @@
+"""A tape replays what it has recorded, on other inputs, or refuses."""
+
+import pytest
+import torch
+
+from whence.capture.program import Program
+from whence.capture.tape import CaptureError, Guard, Tape, checking, values
+
+
+def captured(function, *inputs):
+    """A program of a function that returns a tensor, recorded for some inputs."""
+    tape = Tape(inputs)
+    with tape:
+        out = function(*inputs)
+    return Program(tape, [out])
+
+
+def replays(function, first, other):
+    """Whether a function that was recorded for one input is the same on another one, bit for bit."""
+    program = captured(function, first.clone())
+    found = program([other.clone()])
+    return not isinstance(found, Guard) and torch.equal(found[0], function(other.clone()))
+
+
+def into_a_slice(x):
+    out = torch.zeros(4, 6)
+    out[1:3] = x[1:3]
+    out[0].add_(x[3])
+    return out * 2
+
+
+def constant_overwritten_later(x):
+    scratch = torch.ones(6)
+    first = x * scratch
+    scratch.mul_(5)  # no input takes part in this
+    return first + x * scratch
+
+
+def data_exchanged(x):
+    y = x * 2
+    seen = y.detach()
+    y.data = y.detach().clone()
+    y.add_(1)
+    return seen * y
+
+
+def with_a_backward_pass(x):
+    x = x.detach().requires_grad_()
+    y = torch.tanh(torch.softmax(x, -1) @ torch.arange(36.0).view(6, 6))
+    return torch.autograd.grad(y.sum(), x)[0] * x.detach()
+
+
+def by_a_mask(x):
+    return torch.where(x > 0, x, -x).masked_fill(x > 1, 0.0)
+
+
+def of_chunks(x):
+    a, b = x.chunk(2, -1)
+    return torch.cat([b.sin_(), a], -1).std(-1)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [into_a_slice, constant_overwritten_later, data_exchanged, with_a_backward_pass, by_a_mask, of_chunks],
+    ids=lambda f: f.__name__,
+)
+def test_a_replay_is_the_function_itself_on_another_input(function):
+    torch.manual_seed(0)
+    assert replays(function, torch.randn(4, 6), torch.randn(4, 6))
+
+
+def test_what_the_result_does_not_depend_on_is_not_run():
+    def function(x):
+        for _ in range(10):
+            (x @ x.mT).sum()
+        return x + 1
+
+    assert captured(function, torch.randn(3, 3)).operations == 1
+
+
+def test_what_depends_on_constants_alone_is_not_run_again():
+    weight = torch.randn(3, 3)
+    program = captured(lambda x: x @ weight.abs().sqrt().t(), torch.randn(2, 3))
+    assert program.operations == 1
+
+
+def test_a_value_that_is_read_becomes_a_guard():
+    def function(x, mask):
+        return x.sum(-1) if bool(mask.all()) else (x * mask).sum(-1)
+
+    x = torch.randn(2, 3)
+    program = captured(function, x.clone(), torch.ones(2, 3))
+    assert not isinstance(program([torch.randn(2, 3), torch.ones(2, 3)]), Guard)
+    assert isinstance(program([x, torch.tensor([[1.0, 1, 0], [1, 1, 1]])]), Guard)
+
+
+@pytest.mark.parametrize("read", [lambda t: t.tolist(), values, lambda t: t.numpy().copy()])
+def test_integers_that_are_read_at_once_are_guards(read):
+    def function(x, order):
+        read(order)
+        return x * 2
+
+    program = captured(function, torch.randn(3), torch.tensor([2, 0, 1]))
+    assert not isinstance(program([torch.randn(3), torch.tensor([2, 0, 1])]), Guard)
+    assert isinstance(program([torch.randn(3), torch.tensor([2, 1, 0])]), Guard)
+
+
+def test_reads_that_confirm_what_is_known_are_no_guards():
+    def function(x):
+        with checking():
+            assert float(x.abs().max()) >= 0
+        return x * 2
+
+    assert not isinstance(captured(function, torch.randn(3))([torch.randn(3)]), Guard)
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (lambda x: x[x > 0], "shape"),
+        (lambda x: x.nonzero(), "shape"),
+        (lambda x: torch.nn.functional.dropout(x, 0.5), "random"),
+        (lambda x: x * torch.rand(3), "random"),
+        (lambda x: x * sum(x.tolist()), "read into Python"),
+    ],
+)
+def test_what_cannot_be_replayed_is_refused(function, why):
+    with pytest.raises(CaptureError, match=why):
+        captured(function, torch.randn(3))
+
+
+def test_random_numbers_that_nothing_depends_on_are_allowed():
+    def function(x):
+        torch.rand([])  # as models with layer drop do in evaluation mode
+        return x * 2
+
+    assert not isinstance(captured(function, torch.randn(3))([torch.randn(3)]), Guard)
+
+
+def test_a_tensor_that_was_there_before_must_not_be_overwritten():
+    buffer = torch.zeros(3)
+    with pytest.raises(CaptureError, match="keeps"):
+        captured(lambda x: buffer.add_(x) * 2, torch.randn(3))
+
+
+def test_results_are_new_tensors_each_time():
+    program = captured(lambda x: torch.stack([x.sum(), torch.tensor(1.0)]), torch.randn(3))
+    a, b = program([torch.ones(3)]), program([torch.ones(3)])
+    a[0].zero_()
+    assert b[0].tolist() == [3.0, 1.0]
+    assert program([torch.ones(3)])[0].tolist() == [3.0, 1.0]
+
+
+def test_a_linear_layer_is_one_operation():
+    layer = torch.nn.Linear(6, 5)
+    x = torch.randn(2, 3, 6)
+    with torch.no_grad():
+        program = captured(layer, x)
+        assert program.operations == 1
+        other = torch.randn(2, 3, 6)
+        assert torch.equal(program([other])[0], layer(other))
