@@ -25,11 +25,13 @@ def binding(func: Any) -> Callable[..., Any]:
     """Return the function to call for an operation: the operation itself where no faster one is known."""
     schema = getattr(func, "_schema", None)
     name = "" if schema is None else schema.name.removeprefix("aten::")
-    found = func
+    found = getattr(func, "_op", func)
     if name in _FUNCTIONS and not func._overloadname.endswith("out"):
         found = getattr(torch._C._VariableFunctions, name)
     elif name in _METHODS:
         found = getattr(torch.Tensor, name)
+    elif name == "_unsafe_view":
+        found = torch.Tensor.view
     elif name == "gelu":
         found = torch._C._nn.gelu
     run: Callable[..., Any] = found

@@ -139,7 +139,7 @@ class Tape(TorchDispatchMode):
         steps: the operations.
         guards: the values that were read into Python.
         memory: for each value the number of the memory that it lies in; views of one tensor share it.
-        layouts: for each value its shape, strides, type and device.
+        layouts: for each value its shape, strides, offset, type and device.
         kept: tensors that were there before, and that steps are given: weights, for instance.
         folded: tensors that were there before, and of which something was computed that steps are given.
     """
@@ -274,7 +274,7 @@ class Tape(TorchDispatchMode):
             return found
         number = self._numbers[tensor] = len(self.memory)
         memory = self._memory_of(tensor)
-        self.layouts.append((tensor.shape, tensor.stride(), tensor.dtype, tensor.device))
+        self.layouts.append((tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype, tensor.device))
         self.memory.append(number if memory is None else memory.number)
         if memory is None:
             self._memories[tensor.untyped_storage()._cdata] = _Memory(number, StorageWeakRef(tensor.untyped_storage()))

@@ -480,6 +480,8 @@ def _inner(gradient: Tensor, factor: Tensor, axes: Axes, batch: Axis) -> Tensor:
     gradient = precise(gradient)
     factor = factor if factor.dtype == gradient.dtype else factor.to(gradient.dtype)
     if factor.dim() == 1 and factor.shape[0] == gradient.shape[-1] and gradient.dim() > 1:
+        if gradient.dim() == 3 and axes[0] == (batch,) and len(gradient) == batch.size:
+            return gradient.sum(1) @ factor
         return per_sample(gradient @ factor, axes[:-1], batch)
     if factor.shape == gradient.shape and axes and axes[0] == (batch,):
         order = sorted(range(1, gradient.dim()), key=lambda d: -gradient.stride()[d])  # as it lies in memory

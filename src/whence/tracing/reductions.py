@@ -117,4 +117,6 @@ def per_token(tensor: Tensor, axes: Axes, batch: Axis, tokens: Dim) -> Tensor:
     if found is None:  # one token, or a model without attention: the dimension behind the batch
         found = range(1, 2 if tensor.dim() > 2 else 1), None
     at, index = found
+    if tensor.dim() == 3 and at == range(1, 2) and axes[0] == (batch,) and len(tensor) == batch.size:
+        return restored(tensor.sum(2), 1, index)
     return restored(arrange(tensor, axes, batch, at).sum(1).reshape(batch.size, -1), 1, index)
