@@ -35,6 +35,8 @@ FINITE = {"linear", "convolution", "norm", "gated", "attention", "matmul", "mix"
 JOINING = {"cat", "stack", "where"}
 #: functions of one tensor that are one step of the autograd graph, whose hooks get both gradients
 SINGLE = {"layer_norm", "gelu", "silu", "relu", "tanh", "sigmoid"}
+#: number of entries up to which a product of two tensors is cheap to make before it is summed
+SMALL = 2**20
 #: the kind of an entry that a stabiliser absorbed where a tensor is read several times
 STABILISER = "stabiliser"
 
@@ -48,9 +50,9 @@ class Entry:
     name: str
     amount: Tensor
 
-    def add(self, amount: Tensor) -> None:
-        """Add what the same operation absorbed at another of its tensors."""
-        self.amount = self.amount + amount
+    def add(self, amount: Tensor, times: float = 1.0) -> None:
+        """Add what the same operation absorbed at another of its tensors, so many times."""
+        self.amount = torch.add(self.amount, amount, alpha=times)
 
 
 class Ledger:
@@ -233,7 +235,7 @@ class Ledger:
                 return
             amount = self._inner(gradient, held(), axes, finite)
             for kind, sign in kinds.items():
-                self.absorb(node.seq, kind, name, amount if sign == 1 else sign * amount)
+                self.absorb(node.seq, kind, name, amount, sign)
 
         if node_of(tensor) is node:
             _with_gradient_of_output(tensor, hook)
@@ -254,14 +256,15 @@ class Ledger:
         left = per_sample(incoming, node.axes, self.batch) - per_sample(outgoing, node.axes, self.batch)
         self.absorb(node.seq + 1, STABILISER, "copy", left.detach())  # absorbed by the operations that read it
 
-    def absorb(self, seq: int, kind: str, name: str, amount: Tensor) -> None:
+    def absorb(self, seq: int, kind: str, name: str, amount: Tensor, times: float = 1.0) -> None:
         """Add to the entry of an operation: there is one per operation and kind, for its output and all its inputs."""
         entry = self._by_operation.get((seq, kind))
         if entry is None:
-            entry = self._by_operation[seq, kind] = Entry(seq, kind, name, amount)
+            first = amount if times == 1 else times * amount
+            entry = self._by_operation[seq, kind] = Entry(seq, kind, name, first)
             self.entries.append(entry)
         else:
-            entry.add(amount)
+            entry.add(amount, times)
 
     def add_entries(self, entries: list[Entry]) -> None:
         """Add entries that were measured in the same backward pass for another target."""
@@ -484,6 +487,8 @@ def _inner(gradient: Tensor, factor: Tensor, axes: Axes, batch: Axis) -> Tensor:
             return gradient.sum(1) @ factor
         return per_sample(gradient @ factor, axes[:-1], batch)
     if factor.shape == gradient.shape and axes and axes[0] == (batch,):
+        if 1 < gradient.dim() and gradient.numel() <= SMALL:
+            return (gradient * factor).sum(tuple(range(1, gradient.dim())))
         order = sorted(range(1, gradient.dim()), key=lambda d: -gradient.stride()[d])  # as it lies in memory
         flat = [t.permute(0, *order).reshape(batch.size, 1, -1) for t in (gradient, factor)]
         return torch.matmul(flat[0], flat[1].mT).reshape(-1)
