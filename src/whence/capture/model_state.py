@@ -38,6 +38,8 @@ class ModelState:
         self._tensors: dict[int, Tensor] = {}
         seen: set[int] = set()
         for module in model.modules():
+            if module._forward_hooks or module._forward_pre_hooks:
+                raise CaptureError("the model has forward hooks, whose code a replay would not run")
             self._look(module.__dict__, seen, DEPTH)
         known = {t.data_ptr() for t in self._tensors.values()}
         for tensor in kept:

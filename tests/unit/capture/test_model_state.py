@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from whence.capture.model_state import ModelState
+from whence.capture.tape import CaptureError
 
 
 class Model(nn.Module):
@@ -111,6 +112,13 @@ def test_other_settings_of_torch_are_noticed():
         assert not state.holds()
     finally:
         torch.backends.mha.set_fastpath_enabled(not torch.backends.mha.get_fastpath_enabled())
+
+
+def test_a_model_with_hooks_is_refused():
+    model = Model()
+    model.layer.register_forward_hook(lambda *_: None)
+    with pytest.raises(CaptureError, match="hooks"):
+        ModelState(model)
 
 
 def test_a_tensor_outside_the_model_is_noticed():
