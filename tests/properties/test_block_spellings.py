@@ -191,6 +191,22 @@ def test_a_post_norm_is_the_same_with_its_weight_and_bias_apart(spelling, method
     assert compared(model, usual, method) == "equal"
 
 
+def masked_in_place(model, x):
+    """Multiply the output of each block by a padding mask, in place (FlauBERT, XLM)."""
+    mask = torch.ones(*x.shape[:2], 1, dtype=x.dtype)
+    for i in range(BLOCKS):
+        x = model.norms[2 * i](x + model.attend(i, x))
+        x = model.norms[2 * i + 1](x + model.mlp(i, x))
+        x *= mask
+    return x
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_post_norm_is_the_same_where_it_is_masked_in_place(method):
+    model, usual = (prepared(Blocks(run)) for run in (masked_in_place, post_norm(lambda m, x: m(x))))
+    assert compared(model, usual, method) == "equal"
+
+
 def inner_sum(core):
     def run(model, x):
         for i in range(BLOCKS):
