@@ -122,9 +122,13 @@ def _beginning(trace: Trace) -> list[Tensor]:
 
 
 def _end(trace: Trace) -> Residual:
-    """Return the last residual addition along the tokens that the last attention wrote."""
+    """Return the last residual addition along the tokens that the last attention wrote.
+
+    Where a branch is computed for some tokens of the stream alone, either these or all tokens go on from there.
+    """
     last = around_attentions(trace)[-1]
-    return next(r for r in reversed(trace.residuals) if r.output.numel() == last.output.numel())  # in any layout
+    sizes = {last.output.numel()} if last.selection is None else {last.output.numel(), last.trunk.numel()}
+    return next(r for r in reversed(trace.residuals) if r.output.numel() in sizes)  # in any layout
 
 
 def _aside(trace: Trace, output: Node, boundaries: list[Boundary]) -> list[Boundary]:
