@@ -1,4 +1,4 @@
-"""Blocks in other torch calls: parallel branches, a last block for one token, streams as lists, gates, post-norm."""
+"""Blocks in other torch calls: parallel branches, blocks for some tokens, streams as lists, gates, post-norm."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import nn
 
 import whence
 from tests.properties.test_known_spellings import compared, joined, prepared, split, unfused
+from tests.support.checks import EXACT, relative
 
 WIDTH, TOKENS, BLOCKS = 12, 9, 2
 IDS = torch.randint(0, 40, (2, TOKENS), generator=torch.Generator().manual_seed(1))
@@ -136,6 +137,45 @@ def test_a_last_block_for_one_token_has_the_scores_of_one_for_all(run, method):
     assert found == ("refused" if method in ("legrad", "token-tm") else "equal")
 
 
+POSITIONS = torch.randn(1 + TOKENS, WIDTH, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+
+
+def time_then_space(bias):
+    """Return a block for all tokens but the first, inside windows, then one for all tokens (TimeSformer)."""
+
+    def run(model, x):
+        x = torch.cat([model.gate[0].bias.expand(len(x), 1, -1), x], 1) + POSITIONS
+        patches = model.norms[0](x[:, 1:]).reshape(-1, 3, WIDTH)
+        q, k, v = map(split, model.qkv[0](patches).chunk(3, -1))
+        read = joined(torch.softmax(q @ k.mT + bias, -1) @ v).reshape(len(x), TOKENS, WIDTH)
+        x = torch.cat([x[:, :1], x[:, 1:] + model.out[0](read)], 1)
+        x = x + model.mlp(0, model.norms[1](x))
+        return x + model.attend(1, model.norms[2](x))
+
+    return run
+
+
+def test_a_block_for_some_tokens_begins_from_all_of_them():
+    model = prepared(Blocks(time_then_space(0.0)))
+    e = whence.explain(model, IDS, "gradient-x-input", 1)
+    x = model.embed(IDS).detach().requires_grad_()
+    (gradient,) = torch.autograd.grad(model.head(model.run(model, x)[:, 0])[:, 1].sum(), x)
+    assert e.scores.shape == (2, 1 + TOKENS)
+    assert relative(e.scores[:, 1:], (gradient * (x + POSITIONS[1:])).sum(-1).detach()) <= EXACT
+    assert whence.explain(model, IDS, "conservative-lrp", 1).ledger.sums.shape == (2, BLOCKS + 1)
+
+
+def test_positions_that_are_added_before_windows_are_part_of_what_enters_them():
+    model = prepared(Blocks(time_then_space(0.0)))
+    tokens, positions = (whence.explain(model, IDS, method, 1).scores for method in ("attn-lrp", "pa-lrp"))
+    assert relative(positions, tokens) <= EXACT
+    bias = torch.randn(3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    with pytest.raises(whence.ModelError, match="windows"):
+        whence.explain(prepared(Blocks(time_then_space(bias))), IDS, "pa-lrp", 1)
+    with pytest.raises(whence.ModelError, match="windows"):
+        whence.explain(model, IDS, "pa-lrp", 1, at="token")
+
+
 def gated(mix):
     """Return blocks in which a gate closes the stream as far as it opens the branch."""
 
@@ -188,6 +228,22 @@ NORMS = {
 @pytest.mark.parametrize("spelling", NORMS)
 def test_a_post_norm_is_the_same_with_its_weight_and_bias_apart(spelling, method):
     model, usual = (prepared(Blocks(post_norm(norm))) for norm in (NORMS[spelling], lambda m, x: m(x)))
+    assert compared(model, usual, method) == "equal"
+
+
+def masked_in_place(model, x):
+    """Multiply the output of each block by a padding mask, in place (FlauBERT, XLM)."""
+    mask = torch.ones(*x.shape[:2], 1, dtype=x.dtype)
+    for i in range(BLOCKS):
+        x = model.norms[2 * i](x + model.attend(i, x))
+        x = model.norms[2 * i + 1](x + model.mlp(i, x))
+        x *= mask
+    return x
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_post_norm_is_the_same_where_it_is_masked_in_place(method):
+    model, usual = (prepared(Blocks(run)) for run in (masked_in_place, post_norm(lambda m, x: m(x))))
     assert compared(model, usual, method) == "equal"
 
 

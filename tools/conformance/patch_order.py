@@ -79,7 +79,7 @@ def _run(family: Family, model: nn.Module, inputs: Inputs, method: _Change) -> E
         warnings.catch_warnings(action="ignore"),  # of scores that are read at the pixels
         forwarded(model, *prepare(model, inputs), method, [family.target]) as (run,),
     ):
-        return assemble(run, method.read(run), method, {})
+        return assemble(run, method.read(run), method, {}).explanation
 
 
 def _changes(

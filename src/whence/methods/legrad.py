@@ -87,7 +87,7 @@ class LeGrad(Method):
         p = record.probabilities
         assert p is not None
         share = token_shares(run, after)
-        (gradient,) = torch.autograd.grad(after, p, self.block_gradient(run, after, share), retain_graph=True)
+        (gradient,) = torch.autograd.grad(edge_of(after), p, self.block_gradient(run, after, share), retain_graph=True)
         positive = (record.arrange(gradient) * attended_pairs(record.arrange(p.detach()))).clamp(min=0)
         return (positive * share[:, None, :, None]).sum(-2)
 

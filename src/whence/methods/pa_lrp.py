@@ -111,6 +111,15 @@ class PositionalEncoding:
         dims = [d - len(self.node.axes) for d in _token_dims(self.node, tokens)]
         return any(-d <= self.constant.dim() and _differs(self.constant, d) for d in dims)
 
+    @property
+    def may_encode(self) -> bool:
+        """Whether the constant differs along a dimension that may hold tokens, also those of a window: not features."""
+        if self.node.softmax is not None or (self.node.inside is None and self.node.kind != "shift-by-constant"):
+            return False
+        count = self.constant.dim()
+        last = self.node.inside is not None and count > 1  # of scores, the keys
+        return any(_differs(self.constant, d) for d in range(count if last else count - 1))
+
 
 @dataclass
 class PositionRecorder:
@@ -142,6 +151,17 @@ class PositionRecorder:
     def encodings(self, tokens: Dim) -> list[PositionalEncoding]:
         """Return the constants that encode positions of some tokens, before a backward pass."""
         return [replace(encoding) for encoding in self.candidates if encoding.of(tokens)]
+
+    def precede(self, first: Node, tokens: Dim) -> bool:
+        """Return whether positional encodings are part of a tensor, and none is added inside windows after it.
+
+        Args:
+            first: the tensor.
+            tokens: its tokens; what encodes their positions later is followed.
+        """
+        before = [encoding for encoding in self.candidates if encoding.node.seq <= first.seq]
+        after = [encoding for encoding in self.candidates if encoding.node.seq > first.seq and not encoding.of(tokens)]
+        return any(e.may_encode for e in before) and not any(e.may_encode for e in after)
 
     def _add(self, out: Tensor, constant: Tensor, value: Tensor, part: float, node: Node) -> None:
         self.candidates.append(PositionalEncoding(node, distant(attach(out, node)), constant, value, part))
@@ -219,7 +239,7 @@ class PALRP(InputLevel):
 
         Backward passes from here on record the relevance of positions.
         """
-        if run.windowed:
+        if run.windowed and not self._positions.precede(node_of(run.position(self.at)), run.tokens):
             raise ModelError(
                 f"The model's attention is inside windows of its tokens, or over merged tokens, whose positions "
                 f"'{self.name}' does not follow. Methods that give positions no relevance of their own "

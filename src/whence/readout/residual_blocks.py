@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ModelError
+from ..runs.block_structure import around_attentions
 from ..runs.run import Run
 from ..tracing.reductions import arrange, precise, restored, token_dims, unmerge
 from ..tracing.residuals import Residual
@@ -34,12 +35,8 @@ class Block:
 
 def attention_residuals(run: Run, method: str) -> list[Residual]:
     """Return the residual addition around each attention, first layer first; a model without them raises an error."""
-    done: set[int] = set()
-    around = []
-    for residual in run.trace.residuals:
-        if set(residual.attentions) - done:
-            done |= set(residual.attentions)
-            around.append(residual)
+    around = around_attentions(run.trace)
+    done = {i for residual in around for i in residual.attentions}
     count = len(run.trace.attentions)
     if len(around) < count or len(done) < count:
         raise ModelError(

@@ -78,14 +78,23 @@ def trunk_of(trace: Trace, residual: Residual) -> Tensor:
     return [*learned, residual.trunk][0]
 
 
-def _boundaries(trace: Trace) -> list[Tensor]:
-    """Return the trunk of each residual addition around an attention, in order, and the last one's output."""
-    tensors: list[Tensor] = []
+def around_attentions(trace: Trace) -> list[Residual]:
+    """Return the residual addition around each attention, in order; not those around blocks that have some already.
+
+    A forecast that is subtracted from what it was computed from (a loss) is such a sum: no block begins there.
+    """
+    found: list[Residual] = []
     done: set[int] = set()
     for residual in trace.residuals:
         if set(residual.attentions) - done:
             done |= set(residual.attentions)
-            tensors.append(trunk_of(trace, residual))
+            found.append(residual)
+    return found
+
+
+def _boundaries(trace: Trace) -> list[Tensor]:
+    """Return the trunk of each residual addition around an attention, in order, and the last one's output."""
+    tensors = [trunk_of(trace, residual) for residual in around_attentions(trace)]
     entry = trace.entry
     if tensors and node_of(tensors[0]).learned and entry is not None and first_keys(trace) in node_of(entry).token_axes:
         tensors.insert(0, entry)  # the model's own tokens look at what it reads (Perceiver)
@@ -113,9 +122,13 @@ def _beginning(trace: Trace) -> list[Tensor]:
 
 
 def _end(trace: Trace) -> Residual:
-    """Return the last residual addition along the tokens that the last attention wrote."""
-    last = next(r for r in reversed(trace.residuals) if r.attentions)
-    return next(r for r in reversed(trace.residuals) if r.output.numel() == last.output.numel())  # in any layout
+    """Return the last residual addition along the tokens that the last attention wrote.
+
+    Where a branch is computed for some tokens of the stream alone, either these or all tokens go on from there.
+    """
+    last = around_attentions(trace)[-1]
+    sizes = {last.output.numel()} if last.selection is None else {last.output.numel(), last.trunk.numel()}
+    return next(r for r in reversed(trace.residuals) if r.output.numel() in sizes)  # in any layout
 
 
 def _aside(trace: Trace, output: Node, boundaries: list[Boundary]) -> list[Boundary]:
@@ -123,8 +136,8 @@ def _aside(trace: Trace, output: Node, boundaries: list[Boundary]) -> list[Bound
     sources = {node_of(source.tensor).seq: source for source in trace.sources}
     first = [b.node for b in boundaries[:1] if b.tensor is trace.entry]  # what latents read (Perceiver)
     begun = {seq for node in first for seq in node.ancestors() & set(sources)}
-    for residual in trace.residuals if len(sources) > 1 else ():
-        if residual.attentions and len(begun) < len(sources):
+    for residual in around_attentions(trace) if len(sources) > 1 else ():
+        if len(begun) < len(sources):
             behind = node_of(residual.trunk).ancestors() & set(sources)
             begun |= behind if not begun & behind else set()
     left = output.ancestors() & set(sources) - begun if begun else set()
@@ -136,7 +149,7 @@ def _goes_around(trace: Trace, output: Node, boundaries: list[Boundary], aside: 
     """Return whether an input that enters the blocks also reaches the target past all of them."""
     trunks: list[Node] = []  # that begin a stream
     followed: set[int] = set()  # those, and what follows them
-    for node in [node_of(r.trunk) for r in trace.residuals if r.attentions]:
+    for node in [node_of(r.trunk) for r in around_attentions(trace)]:
         if not node.descends(followed):
             trunks.append(node)
         followed.add(node.seq)

@@ -11,6 +11,7 @@ from ..capture.tape import checking
 from ..tracing.axes import Dim, size_of
 from ..tracing.reductions import per_token
 from ..tracing.tensor_info import Source, node_of
+from .block_structure import around_attentions
 from .run import Run
 
 IMAGE_NAMES = ("pixel", "image", "visual", "video")
@@ -58,9 +59,7 @@ def entries(run: Run) -> list[tuple[Tensor, Dim]]:
     first = [b.tensor for b in run.boundaries[:1] if b.tensor is run.trace.entry or (run.around and run.aside)]
     out: list[tuple[Tensor, Dim]] = [(t, run.keys) for t in first]
     followed = {node_of(t).seq for t in first}  # where streams begin, and what follows that
-    for residual in run.trace.residuals:
-        if not residual.attentions or run.around:
-            continue
+    for residual in () if run.around else around_attentions(run.trace):
         record = run.trace.attentions[residual.attentions[0]]
         trunk = run.trunk(residual)
         node = node_of(trunk)

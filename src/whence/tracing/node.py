@@ -249,16 +249,22 @@ class Node:
         found = [node for node in (self, self.layout()) if branch.between(node) is not None]
         if found:
             return next((node for node in found if branch.paths(node)), found[0])
-        whole = self.moved_from()
+        whole = self._selected_from(branch)
+        if whole is None:
+            return None
         kept = [dim in whole.token_axes for dim in self.token_axes]
         pairs = zip(kept, self.token_axes, branch.token_axes, strict=False)
-        if (
-            whole is self
-            or len(branch.axes) != len(kept)
-            or not all(known or dim == other for known, dim, other in pairs)
-        ):
-            return None
-        return whole if any(node.weighted for node in branch.paths(whole)) else None  # by layers: no statistic of it
+        known = len(branch.axes) == len(kept) and all(known or dim == other for known, dim, other in pairs)
+        return whole if known else None
+
+    def _selected_from(self, branch: Node) -> Node | None:
+        """Return the last tensor that it is selected from and that another is computed from, by layers of the model."""
+        node = self
+        while node.kind in ("structural", "selecting") and len(node.flows) == 1:
+            node = node.flows[0]
+            if any(step.weighted for step in branch.paths(node)):  # no statistic of it
+                return node
+        return None
 
     def paths(self, ancestor: Node) -> list[Node]:
         """Return this node and those on the way to it from an ancestor; none if it does not derive from it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import transformers as hf
+from torch import nn
 
 import whence
 from tests.support import tiny
@@ -70,3 +71,32 @@ def test_of_a_text_and_a_picture_each_can_be_read_alone():
     ]:  # fmt: skip
         e = whence.explain(model, inputs, "gradient-x-input", 1, at=at)
         assert {name: s.shape[1] for name, s in e.streams.items()} == streams
+
+
+class Forecast(nn.Module):
+    """Predict a series from itself, and compare the two, as for a loss."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.head = nn.Linear(1, 8), nn.Linear(8, 1)
+        self.qkv, self.out, self.norm = nn.Linear(8, 24), nn.Linear(8, 8), nn.LayerNorm(8)
+
+    def forward(self, values):
+        x = self.norm(self.embed(values[..., None]))
+        q, k, v = self.qkv(x).chunk(3, -1)
+        x = x + self.out(torch.softmax(q @ k.mT, -1) @ v)
+        found = self.head(x).squeeze(-1)
+        return {"forecast": found, "error": values - found}
+
+
+def test_a_sum_around_all_blocks_begins_no_stream():
+    """What a model computes for a loss beside the target is no block of its own; where it is the target, it is read."""
+    model, values = Forecast().double().eval(), torch.randn(2, 5, dtype=torch.float64)
+    e = whence.explain(model, values, "gradient-x-input", lambda out: out["forecast"][:, -1])
+    assert [s.shape for s in e.streams.values()] == [(2, 5)]
+    with pytest.warns(whence.WhenceWarning, match="bypasses"):
+        e = whence.explain(model, values, "gradient-x-input", lambda out: out["error"][:, -1])
+    x = values.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(model(x)["error"][:, -1].sum(), x)
+    assert torch.allclose(e.scores, gradient * values)

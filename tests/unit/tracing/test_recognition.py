@@ -13,6 +13,7 @@ from torch import nn
 import whence
 from tests.support import tiny
 from tests.support.checks import close
+from whence.tracing.node import walk
 from whence.tracing.op_call import Call
 from whence.tracing.recognition.contraction import free, summed, terms
 from whence.tracing.recognition.elementwise import is_elementwise, is_gated, is_identity
@@ -383,6 +384,18 @@ def test_a_multiple_of_a_branch_is_still_a_branch():
     residuals, x, *_ = summands(lambda x, f: x + 0.5 * f)
     assert len(residuals) == 1
     assert node_of(residuals[0].trunk) is x
+
+
+@pytest.mark.parametrize("zeros", [torch.zeros(8, 8, dtype=X.dtype), 0])
+def test_a_term_that_is_multiplied_by_zeros_stays_part_of_its_sum(zeros):
+    """As in the first chunk of a recurrence (Qwen3-Next): its operations are listed, although the state is empty."""
+
+    def run(x):
+        read = (x @ WEIGHT) * torch.sigmoid(x @ WEIGHT.T)
+        return x @ WEIGHT.T - (read @ zeros if isinstance(zeros, torch.Tensor) else read * zeros)
+
+    kinds = [node.kind for node in walk([made(run)], lambda node: node.live)]
+    assert kinds.count("gate") == 1
 
 
 def test_a_product_of_a_map_and_its_inverse_is_no_attention():

@@ -161,8 +161,8 @@ add(
     ),
 )  # fmt: skip
 add(
-    "TimeSformer", GROUP, attentions=4, streams={"image": 4}, inputs=film, implementations=("eager",),
-    note="attention in time, then in space, and sums of stretches of tokens: read at the frames",
+    "TimeSformer", GROUP, attentions=4, streams={"image": 17}, inputs=film, implementations=("eager",),
+    note="attention in time, then in space, of the patches of all frames; a class token before them",
     residuals=6,  # in each layer one for time, space and MLP; those of time and space are sums with slices of tokens
     build=partial(
         stir, model="TimesformerForVideoClassification", config="TimesformerConfig", num_frames=4,

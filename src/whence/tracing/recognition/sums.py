@@ -376,6 +376,8 @@ def _combines(node: Node) -> bool:
         return False
     if node.kind.startswith("shift"):
         return all(isinstance(a, Node) or _is_zero(a) for a in node.recipe.args)
+    if node.kind in ("scale", "linear") and any(map(_is_zero, node.recipe.args)):  # still an operation of the model
+        return False
     return node.kind != "scale" or not any(is_weight(t) or _varies(t) for t in _constants(node.recipe))
 
 
