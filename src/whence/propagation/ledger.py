@@ -487,7 +487,7 @@ def _inner(gradient: Tensor, factor: Tensor, axes: Axes, batch: Axis) -> Tensor:
             return gradient.sum(1) @ factor
         return per_sample(gradient @ factor, axes[:-1], batch)
     if factor.shape == gradient.shape and axes and axes[0] == (batch,):
-        if 1 < gradient.dim() and gradient.numel() <= SMALL:
+        if gradient.dim() > 1 and gradient.numel() <= SMALL:
             return (gradient * factor).sum(tuple(range(1, gradient.dim())))
         order = sorted(range(1, gradient.dim()), key=lambda d: -gradient.stride()[d])  # as it lies in memory
         flat = [t.permute(0, *order).reshape(batch.size, 1, -1) for t in (gradient, factor)]
