@@ -198,15 +198,17 @@ def _own_rounding(case: Case, plain: Tensor) -> float:
     double = _logits(replace(case, dtype="float64"))
     alike = ("fused", "matmul", "einsum", "bmm") if case.architecture.attend != "module" else ()
     forms = [plain, *(_logits(case, case.model(attend=form)) for form in alike)]
+    if case.padding == "none":  # samples that the model mixes are explained alone: torch rounds otherwise there
+        forms.append(torch.cat([_logits(case, inputs=one) for one in alone(case)]))
     return max(max(_apart(form, double), _apart(scalar(form, 0), scalar(double, 0))) for form in forms)
 
 
-def _logits(case: Case, model: nn.Module | None = None) -> Tensor:
+def _logits(case: Case, model: nn.Module | None = None, inputs: dict[str, Tensor] | None = None) -> Tensor:
     """What the model itself says, without Whence: ``[batch, classes]``, or of each token."""
     model = case.model() if model is None else model
     was = [m.training for m in model.modules()]
     with torch.no_grad():
-        plain = find_logits(model.eval()(**case.inputs()))
+        plain = find_logits(model.eval()(**(case.inputs() if inputs is None else inputs)))
     for m, training in zip(model.modules(), was, strict=True):
         m.training = training
     assert plain is not None

@@ -47,11 +47,13 @@ class Boundary:
         tensor: the tensor.
         node: what is known of it.
         relevance: ``[batch, tokens]``; of a tensor without tokens, ``[batch, n]``. ``None`` until something has passed.
+        passes: how many times something has passed.
     """
 
     tensor: Tensor
     node: Node
     relevance: Tensor | None = None
+    passes: int = 0
 
     def watch(self, way: BackwardContext) -> RemovableHandle:
         """Write down what passes, until the handle is removed."""
@@ -63,6 +65,7 @@ class Boundary:
 
     def take(self, way: BackwardContext, value: Tensor) -> None:
         """Write down what arrives."""
+        self.passes += 1
         found = precise(value.detach())
         if way.gradient:
             found = found * precise(self.tensor.detach())

@@ -206,10 +206,11 @@ class Run:
         if self.rulebook.phase is not None:
             self.rulebook.phase.carry(carry is Carry.RELEVANCE, keep, self.ledger)
         asked, tensors = len(tensors), self.ends(tensors)
+        before = [(b, b.passes) for b in (*self.boundaries, *self.aside)]
         found = self.send(tensors, weights, keep)
-        for b in [*self.boundaries, *self.aside]:  # at its end autograd calls no hook of an overwritten tensor
+        for b, passes in before:  # at its end autograd calls no hook of an overwritten tensor
             arrived = next((g for t, g in zip(tensors, found, strict=True) if t is b.tensor), None)
-            if arrived is not None:
+            if arrived is not None and b.passes == passes:
                 b.take(self.way(), arrived)
         device = self.seed.output.device
         filled = [torch.zeros_like(t, device=device) if g is None else g for t, g in zip(tensors, found, strict=True)]

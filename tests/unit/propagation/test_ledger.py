@@ -176,3 +176,25 @@ def test_what_uninitialised_memory_holds_is_in_no_entry(method):
         torch.use_deterministic_algorithms(False)
     assert torch.stack([entry.amount for entry in e.ledger.entries]).isfinite().all()
     assert e.ledger.imbalance.abs().max() < 1e-9
+
+
+def test_the_stabiliser_of_the_first_block_is_counted_once():
+    """Read before the block, relevance passes its input, where the stabiliser of several readers takes its share."""
+    torch.manual_seed(0)
+    sizes = {"embed_dim": 8, "num_heads": 2, "batch_first": True}
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.attention = nn.Embedding(20, 8), nn.MultiheadAttention(**sizes)
+            self.head = nn.Linear(8, 3)
+
+        def forward(self, ids):
+            x = self.embedding(ids)
+            return self.head((x + self.attention(x, x, x)[0])[:, 0])
+
+    ids = torch.tensor([[3, 7, 11, 2], [4, 4, 9, 1]])
+    e = whence.explain(Model().double().eval(), ids, "lrp", 1, at="token")
+    stabilised = [entry.amount.abs().max() for entry in e.ledger.entries if entry.kind == "stabiliser"]
+    assert max(stabilised) > 1e-12
+    assert e.ledger.imbalance.abs().max() < 1e-3 * max(stabilised)
