@@ -12,6 +12,7 @@ A replay is refused, and the explanation computed as usual, if anything differs 
 from __future__ import annotations
 
 import threading
+import time
 import warnings
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
@@ -37,7 +38,11 @@ from .request import Request, original_of
 #: how many different ways through a model are captured for one signature
 WAYS = 4
 #: how many signatures are kept for one model, method and options
-MOST = 32
+MOST = 128
+#: explanations that take longer, in seconds, are captured later: a replay saves little of a large model's time
+SLOW = 0.25
+#: how many explanations of a signature are computed as usual before one is captured: of quick and of slow ones
+PATIENCE = {"quick": 1, "slow": 8}
 #: how much memory the constants of their captures may take, in bytes
 BOUND = 2**30
 
@@ -97,12 +102,15 @@ class Captures:
 
     Args:
         request: the model, method and options.
-        after: how many explanations of a signature are computed as usual before one is captured.
+        eager: whether the first explanation of a signature is captured; if not, when it pays.
+        exact: whether replays must be the same bit for bit. If not, a capture that leaves out no rows of zeros may
+            serve inputs with zeros in different rows, where sums are rounded in another order.
     """
 
-    def __init__(self, request: Request, after: int = 1) -> None:
+    def __init__(self, request: Request, eager: bool = False, exact: bool = True) -> None:
         self.request = request
-        self.after = after
+        self.eager = eager
+        self.exact = exact
         self._signatures: OrderedDict[Hashable, _Signature] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -127,12 +135,14 @@ class Captures:
         replayed = _replayed(known, given.tensors) if known.captures else None
         if replayed is not None:
             return [one.named() for one in replayed]
+        start = time.perf_counter()
         found = self.request.compute(args, kwargs, batch, targets)
+        patience = 0 if self.eager else PATIENCE["slow" if time.perf_counter() - start > SLOW else "quick"]
         if not known.seen:
             known.classes, known.length = found[0].explanation.logits.shape[-1], found[0].length
             given = replace(given, targets=_chosen(known, targets, batch, self.request))
         known.seen += 1
-        if known.seen > self.after and not known.refusal:
+        if known.seen > patience and not known.refusal:
             with self._lock:
                 self._capture(known, given, found)
         return [one.named() for one in found]
@@ -147,13 +157,13 @@ class Captures:
             return
         known.made += 1
         try:
-            capture = _record(self.request, given, found, known.shortcuts)
+            capture = _record(self.request, given, found, known.shortcuts or self.exact)
         except CaptureError as error:
             known.refusal = str(error)
             return
         replayed = capture.program(given.tensors)
         expected = [t for one in found for t in _tensors(one)]
-        same = _equal if known.shortcuts else _equal_up_to_rounding
+        same = _equal if known.shortcuts or self.exact else _equal_up_to_rounding
         if isinstance(replayed, Guard) or len(replayed) != len(expected) or not all(map(same, replayed, expected)):
             known.refusal = "a replay of the same input gave other numbers"
             return

@@ -34,9 +34,11 @@ def compile(model: nn.Module, method: str = "conservative-lrp", **options: Any) 
     """Return a function that explains predictions faster after the first use of an input shape.
 
     The first explanation of each signature (shapes and types of the inputs, kind of target) is captured. Later ones
-    replay the captured tensor operations, with the same result, bit for bit. Whatever a capture depends on is compared
-    before it is used: the model's parameters, buffers, attributes and hooks, and every value that the model reads into
-    Python. If something differs, the input is explained as by :func:`whence.explain`, and captured anew.
+    replay the captured tensor operations, with the same result: bit for bit on a CPU, except that sums may be rounded
+    in another order where inputs have zero gradients at different positions (a text encoder that is read at its last
+    token). Whatever a capture depends on is compared before it is used: the model's parameters, buffers, attributes and
+    hooks, and every value that the model reads into Python. If something differs, the input is explained as by
+    :func:`whence.explain`, and captured anew.
 
     Args:
         model: any ``nn.Module``.
@@ -50,4 +52,4 @@ def compile(model: nn.Module, method: str = "conservative-lrp", **options: Any) 
     create(method, options)
     if not isinstance(model, nn.Module):
         raise InputError(f"The model is {type(model).__name__}; Whence explains torch.nn.Module objects.")
-    return CompiledExplain(Captures(Request(original_of(model), method, options), after=0))
+    return CompiledExplain(Captures(Request(original_of(model), method, options), eager=True, exact=False))
