@@ -28,7 +28,7 @@ def layers_joined(tape: Tape, steps: Sequence[Step], outputs: Sequence[int]) -> 
         outputs: the values that are needed after the last step.
     """
     layouts = tape.layouts
-    readers = Counter(n for step in steps for n in step.reads())
+    readers = Counter(n for step in steps for n in step.reads)
     readers.update(outputs)
     overwritten = frozenset[int]().union(*(step.writes for step in steps))
     written = {n for n, memory in enumerate(tape.memory) if memory in overwritten}

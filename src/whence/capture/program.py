@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map_only
 
 from .bindings import binding
 from .fusion import layers_joined
+from .nested import leaves, mapped
 from .tape import Guard, Step, Tape, Value
 
 #: operations that return their argument, or a copy that differs from it only in its memory
@@ -69,7 +69,7 @@ class Program:
 def _size(steps: Iterable[Step], kept: Iterable[Tensor]) -> int:
     """Return the memory of the constants of steps, without tensors that were there before, in bytes."""
     known = {t.untyped_storage()._cdata for t in kept}
-    constants = [x for step in steps for x in tree_flatten((step.args, step.kwargs))[0] if isinstance(x, Tensor)]
+    constants = [x for step in steps for x in leaves(step.args, step.kwargs) if isinstance(x, Tensor)]
     sizes = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in constants}
     return sum(size for address, size in sizes.items() if address not in known)
 
@@ -90,7 +90,7 @@ def _live(tape: Tape, steps: Sequence[Step], wanted: Iterable[int]) -> list[Step
     for step in reversed(steps):
         if step.writes & memories or not needed.isdisjoint(step.outputs):
             kept.append(step)
-            reads = step.reads()
+            reads = step.reads
             needed |= reads
             memories |= {tape.memory[n] for n in reads}
     return kept[::-1]
@@ -109,7 +109,7 @@ def _simplified(tape: Tape, steps: list[Step]) -> tuple[list[Step], dict[int, in
     views: dict[Any, int] = {}  # by the memory that they lie in, and their layout in it
     for step in steps:
         step = _renamed(step, names)
-        numbers = [n for n in (*step.outputs, *step.reads()) if n is not None]
+        numbers = [n for n in (*step.outputs, *step.reads) if n is not None]
         if len(step.outputs) == 1 and not step.writes and step.outputs[0] is not None:
             place = tape.memory[step.outputs[0]], tape.layouts[step.outputs[0]]
             if place in views:
@@ -133,7 +133,9 @@ def _simplified(tape: Tape, steps: list[Step]) -> tuple[list[Step], dict[int, in
 
 def _renamed(step: Step, names: dict[int, int]) -> Step:
     """Return a step on the tensors that stand for others."""
-    args, kwargs = tree_map_only(Value, lambda v: Value(names.get(v.number, v.number)), (step.args, step.kwargs))
+    if names.keys().isdisjoint(step.reads):
+        return step
+    args, kwargs = mapped((step.args, step.kwargs), Value, lambda v: Value(names.get(v.number, v.number)))
     return replace(step, args=args, kwargs=kwargs)
 
 
@@ -148,8 +150,8 @@ def _copied(tape: Tape, step: Step) -> int | None:
 
 def _key(step: Step) -> Any:
     """Return what two steps have in common if they compute the same."""
-    flat, spec = tree_flatten((step.args, step.kwargs))
-    return step.func, str(spec), tuple((type(x), id(x) if isinstance(x, Tensor) else repr(x)) for x in flat)
+    parts = mapped((step.args, step.kwargs), Tensor, lambda t: (t.data_ptr(), t.shape, t.stride(), t.dtype))
+    return step.func, repr(parts)
 
 
 def _compiled(
@@ -157,12 +159,12 @@ def _compiled(
 ) -> Callable[..., tuple[Tensor, ...]]:
     """Return the steps as a Python function of the inputs, which frees each tensor after its last use."""
     source = _Source()
-    last = {n: i for i, step in enumerate(steps) for n in step.reads()}
+    last = {n: i for i, step in enumerate(steps) for n in step.reads}
     kept = {*outputs, *inputs}
     body = []
     for i, step in enumerate(steps):
         body.append(source.line(step))
-        dead = [f"v{n}" for n in sorted(step.reads()) if last[n] == i and n not in kept]
+        dead = [f"v{n}" for n in sorted(step.reads) if last[n] == i and n not in kept]
         if dead:
             body.append(f"del {', '.join(dead)}")
     names = ", ".join(f"v{n}" for n in inputs)

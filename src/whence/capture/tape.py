@@ -22,8 +22,9 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
+
+from .nested import leaves, mapped
 
 #: functions that read all values of a tensor into Python, unseen by the dispatcher
 _READING = {Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__reversed__, Tensor.__dlpack__}
@@ -95,7 +96,7 @@ class Value:
     number: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Step:
     """One operation of the dispatcher.
 
@@ -114,9 +115,10 @@ class Step:
     many: bool
     writes: frozenset[int] = frozenset()
 
+    @functools.cached_property
     def reads(self) -> set[int]:
-        """Return the numbers of the tensors that it is given."""
-        return {x.number for x in tree_flatten((self.args, self.kwargs))[0] if isinstance(x, Value)}
+        """The numbers of the tensors that it is given."""
+        return {x.number for x in leaves(self.args, self.kwargs) if isinstance(x, Value)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +191,7 @@ class Tape(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        given = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
+        given = [x for x in leaves(args, kwargs) if isinstance(x, Tensor)]
         if not any(self.number(t) is not None for t in given):
             for tensor in _written(func, args, kwargs):
                 self._preserve(tensor)
@@ -204,7 +206,7 @@ class Tape(TorchDispatchMode):
         written = _written(func, args, kwargs)
         for tensor in written:
             self._make_variable(tensor)
-        encoded: _Arguments = tree_map_only(Tensor, self._encoded, (args, kwargs))
+        encoded: _Arguments = mapped((args, kwargs), Tensor, self._encoded)
         out = func(*args, **kwargs)
         results = list(out) if isinstance(out, tuple | list) else [out]
         if not any(isinstance(r, Tensor) for r in results):
@@ -313,13 +315,13 @@ class Tape(TorchDispatchMode):
         """Record that an operation ran that does not depend on the inputs."""
         births = [self._born.get(t.untyped_storage()._cdata) for t in given]
         random = random or any(birth is not None and birth.random for birth in births)
-        if random and not any(isinstance(r, Tensor) for r in tree_flatten(out)[0]):
+        if random and not any(isinstance(r, Tensor) for r in leaves(out)):
             raise CaptureError(_RANDOM)
         self._note_births(given, out, random)
 
     def _note_births(self, given: list[Tensor], out: Any, random: bool = False) -> None:
         """Remember the memory that an operation has allocated, and the tensors that it was computed of."""
-        made = {r.untyped_storage()._cdata: r for r in tree_flatten(out)[0] if isinstance(r, Tensor)}
+        made = {r.untyped_storage()._cdata: r for r in leaves(out) if isinstance(r, Tensor)}
         for tensor in given:
             made.pop(tensor.untyped_storage()._cdata, None)
         if not made:
@@ -379,7 +381,7 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[T
     for i, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[i] if i < len(args) else kwargs.get(argument.name)
-            found += [x for x in tree_flatten(value)[0] if isinstance(x, Tensor)]
+            found += [x for x in leaves(value) if isinstance(x, Tensor)]
     return found
 
 

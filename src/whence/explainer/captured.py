@@ -21,10 +21,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_map_only
 
 from ..capture.function_key import function_key
 from ..capture.model_state import ModelState
+from ..capture.nested import leaves, mapped
 from ..capture.program import Program
 from ..capture.tape import CaptureError, Guard, Tape
 from ..errors import WhenceWarning
@@ -41,8 +41,9 @@ WAYS = 4
 MOST = 128
 #: explanations that take longer, in seconds, are captured later: a replay saves little of a large model's time
 SLOW = 0.25
-#: how many explanations of a signature are computed as usual before one is captured: of quick and of slow ones
-PATIENCE = {"quick": 1, "slow": 8}
+#: how many explanations of a signature are computed as usual before one is captured, of quick and of slow ones; a
+#: capture of a quick one takes as long as about five explanations
+PATIENCE = {"quick": 4, "slow": 8}
 #: how much memory the constants of their captures may take, in bytes
 BOUND = 2**30
 
@@ -219,13 +220,13 @@ class _Arguments:
     def tensors(self) -> list[Tensor]:
         """All tensors, in a fixed order."""
         chosen = [(t.index, t.other, t.place) for t in self.targets if isinstance(t, Chosen)]
-        return [t for t in tree_flatten((self.args, self.kwargs, chosen))[0] if isinstance(t, Tensor)]
+        return [t for t in leaves(self.args, self.kwargs, chosen) if isinstance(t, Tensor)]
 
     def copied(self) -> _Arguments:
         """Return the same with copies of all tensors."""
 
         def copy(value: Any) -> Any:
-            return tree_map_only(Tensor, lambda t: t.detach().clone(), value)
+            return mapped(value, Tensor, lambda t: t.detach().clone())
 
         targets = [
             replace(t, index=copy(t.index), other=copy(t.other), place=copy(t.place)) if isinstance(t, Chosen) else t
@@ -269,17 +270,23 @@ def _replayed(known: _Signature, inputs: list[Tensor]) -> list[Unnamed] | None:
 
 def _signature(args: list[Any], kwargs: dict[str, Any], targets: Sequence[Target]) -> Hashable:
     """Return what two explanations have in common that may be computed by one capture; ``None``: nothing is known."""
-    flat, structure = tree_flatten((args, kwargs))
-    parts: list[Hashable] = [str(structure)]
-    for item in flat:
-        if isinstance(item, Tensor):
-            parts.append((item.shape, item.dtype, item.device, item.is_nested, item.is_sparse))
-        elif isinstance(item, int | float | str | bool | type(None) | torch.dtype):
-            parts.append((type(item), item))
-        else:
-            return None
+    given = _described([args, kwargs])
     kinds = [_kind(target) for target in targets]
-    return None if None in kinds else (*parts, *kinds)
+    return None if given is None or None in kinds else (given, *kinds)
+
+
+def _described(value: Any) -> Hashable:
+    """Return shapes and types of tensors, and other arguments as they are; ``None`` for one that may change."""
+    if isinstance(value, Tensor):
+        return value.shape, value.dtype, value.device, value.is_nested, value.is_sparse
+    if isinstance(value, int | float | str | bool | type(None) | torch.dtype):
+        return type(value), value
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if not isinstance(value, tuple | list):
+        return None
+    parts = tuple(_described(item) for item in value)
+    return None if None in parts else parts
 
 
 def _kind(target: Any) -> Hashable:

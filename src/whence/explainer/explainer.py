@@ -28,6 +28,7 @@ from .generation import Generation, generate
 from .target_labels import TargetLabels, batch_target, with_targets
 
 WINDOW = 16  # batches that are sorted by length together when a stream is explained
+BUCKET = 8  # texts of a batch are padded to a multiple of this length, so that few shapes are captured
 
 
 class Explainer:
@@ -248,7 +249,9 @@ class Explainer:
         Returns:
             For each an explanation, or with :func:`whence.every` several.
         """
-        tensors = collate(samples)
+        several = len(samples) > 1 and self._captures is not None and "attention_mask" in samples[0].tensors
+        limit = self.reader.limit if isinstance(self.reader, TextReader) else None
+        tensors = collate(samples, BUCKET if several else 1, limit)
         inputs: Any = tensors[""] if list(tensors) == [""] else tensors
         found = self._explain(self.placed(inputs), method, self.target_labels.resolve(target, samples), options)
         named = self._attach_names(found, target)
