@@ -1,0 +1,122 @@
+"""Compare captured with usual explanations: ``python -m tools.conformance.captured [--only BERT ViT] [--methods ...]``.
+
+Every family is explained by every method, captured for one input and replayed for another. The second explanation must be
+the one that ``whence.explain`` returns: bit for bit, or up to rounding where rows of zeros differ. A difference ends the run
+with exit code 1. With ``--write`` the table goes to ``docs/captures.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import warnings
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import whence
+from tools.conformance import families  # noqa: F401  # adds them
+from tools.conformance.family import FAMILIES, Family, Inputs
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "captures.md"
+#: relative difference up to which scores count as equal where sums are rounded in another order
+ROUNDING = 1e-9
+
+HEAD = """# Captured explanations
+
+Made by `python -m tools.conformance.captured --write`, not by hand. Each family of the [matrix](architectures.md) is explained
+by every method that applies to it. The explanation is captured for one input and replayed for another one of the same shape; the
+result is compared with that of `whence.explain` ([how captures work](how-to/fast.md)).
+
+"""
+
+
+def other_batch(family: Family, samples: int) -> Inputs:
+    """Return other inputs than :meth:`Family.batch`, of the same shapes."""
+    torch.manual_seed(7)
+    given = family.inputs(8)
+    return {
+        k: (v.double() if v.is_floating_point() else v)[:samples] if v.dim() and len(v) == 8 else v
+        for k, v in given.items()
+    }
+
+
+def outcome(family: Family, method: str) -> str:
+    """Return how a captured explanation compares with the usual one; empty if the method does not apply."""
+    model = family.model().requires_grad_(False)
+    inputs = other_batch(family, 2)
+    try:
+        wanted = whence.explain(model, inputs, method, family.target)
+    except whence.WhenceError:
+        return ""
+    again = whence.explain(model, inputs, method, family.target)
+    if not bool((again.scores == wanted.scores).all()):
+        return "not captured: random numbers are drawn"
+    explain = whence.compile(model, method)
+    explain(family.batch(2), family.target)
+    found = explain(inputs, family.target)
+    apart = float((found.scores - wanted.scores).abs().max() / wanted.scores.abs().max().clamp(min=1e-300))
+    if apart > ROUNDING:
+        return f"DIFFERENT by {apart:.0e}"
+    if explain.captures.refusals:
+        return f"not captured: {explain.captures.refusals[0]}"
+    return "replayed" if found == wanted or apart == 0 else "replayed, up to rounding"
+
+
+def _row(name: str, methods: list[str]) -> tuple[str, dict[str, str]]:
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    return name, {method: outcome(FAMILIES[name], method) for method in methods}
+
+
+def page(rows: dict[str, dict[str, str]]) -> str:
+    """Return the page: how many are replayed, and the families with others."""
+    every = Counter(found for row in rows.values() for found in row.values() if found)
+    whole = sum(all(found.startswith("replayed") for found in row.values() if found) for row in rows.values())
+    lines = [
+        f"{whole} of {len(rows)} families are replayed by every method.",
+        "",
+        "| outcome | explanations |",
+        "|---|---|",
+    ]
+    lines += [f"| {found} | {count} |" for found, count in every.most_common()]
+    lines += [
+        "",
+        "Families with explanations that are not replayed:",
+        "",
+        "| family | outcome | methods |",
+        "|---|---|---|",
+    ]
+    for name, row in rows.items():
+        for kind in dict.fromkeys(found for found in row.values() if found and not found.startswith("replayed")):
+            names = ", ".join(f"`{method}`" for method, found in row.items() if found == kind)
+            lines.append(f"| {name} | {kind} | {names} |")
+    return HEAD + "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Run, print, perhaps write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", default=None)
+    parser.add_argument("--methods", nargs="*", default=None)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--write", action="store_true")
+    given: Any = parser.parse_args()
+    names = given.only or list(FAMILIES)
+    methods = given.methods or sorted(whence.list_methods())
+    rows: dict[str, dict[str, str]] = {}
+    with ProcessPoolExecutor(given.jobs) as pool:
+        for name, row in pool.map(_row, names, [methods] * len(names)):
+            rows[name] = row
+            print(f"{name:38} {dict(Counter(found for found in row.values() if found))}", flush=True)
+    if given.write:
+        PAGE.write_text(page(rows), encoding="utf-8")
+    sys.exit(any(found.startswith("DIFFERENT") for row in rows.values() for found in row.values()))
+
+
+if __name__ == "__main__":
+    main()
