@@ -1,8 +1,8 @@
 """Compare captured with usual explanations: ``python -m tools.conformance.captured [--only BERT ViT] [--methods ...]``.
 
-Every family is explained by every method, captured for one input and replayed for another. The second explanation must be
-the one that ``whence.explain`` returns: bit for bit, or up to rounding where rows of zeros differ. A difference ends the run
-with exit code 1. With ``--write`` the table goes to ``docs/captures.md``.
+Every family is explained by every method, captured for one input and replayed for another. The second explanation must
+be the one that ``whence.explain`` returns: bit for bit, or up to rounding where rows of zeros differ. A difference ends
+the run with exit code 1. With ``--write`` the table goes to ``docs/captures.md``.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ ROUNDING = 1e-9
 
 HEAD = """# Captured explanations
 
-Made by `python -m tools.conformance.captured --write`, not by hand. Each family of the [matrix](architectures.md) is explained
-by every method that applies to it. The explanation is captured for one input and replayed for another one of the same shape; the
-result is compared with that of `whence.explain` ([how captures work](how-to/fast.md)).
+Made by `python -m tools.conformance.captured --write`, not by hand. Each family of the [matrix](architectures.md) is
+explained by every method that applies to it. The explanation is captured for one input and replayed for another one of
+the same shape; the result is compared with that of `whence.explain` ([how captures work](how-to/fast.md)).
 
 """
 
