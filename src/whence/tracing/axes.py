@@ -212,12 +212,17 @@ def reshape(axes: Axes, shape: Sequence[int]) -> Axes | None:
 
 def _put_together(dim: Dim) -> Dim:
     """Return the axis that some axes were split from, in the order in which they hold its entries."""
-    whole = dim[0].whole if len(dim) > 1 else None
-    if whole is None or any(atom.whole is not whole for atom in dim) or size_of(dim) != whole.size:
+    orders = [order_of((atom,)) for atom in dim]  # rows or columns that were moved by themselves
+    atoms = [atom if order is None else order.source[0] for atom, order in zip(dim, orders, strict=True)]
+    whole = atoms[0].whole if len(dim) > 1 else None
+    if whole is None or any(atom.whole is not whole for atom in atoms) or size_of(tuple(atoms)) != whole.size:
         return dim
     index = torch.zeros(1, dtype=torch.long)
-    for atom in dim:
-        index = (index[:, None] + torch.arange(atom.size) * atom.stride).flatten()
+    for atom, order in zip(atoms, orders, strict=True):
+        places = torch.arange(atom.size) if order is None else order.places
+        if places.dim() > 1:
+            return dim
+        index = (index[:, None] + places * atom.stride).flatten()
     return ordered((whole,), index) or dim
 
 

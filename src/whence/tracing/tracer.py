@@ -208,7 +208,7 @@ class Trace(TorchFunctionMode):
             return result
         func = laid_out(func) if op.name in PARTICULAR else func
         call = Call(op.name, "", func, args, kwargs, self.batch, tensors, nodes, traced, op.inplace)
-        return self._embed(call) if op.name == "embedding" else self._dispatch(call, op)
+        return self._embed(call) if op.name == "embedding" and not traced else self._dispatch(call, op)
 
     def _dispatch(self, call: Call, op: ops.Operation) -> Any:
         """Run a call, the primitive operations that it is composed of, or the same call in its usual form."""
