@@ -178,6 +178,8 @@ class AttentionRecord:
         node = output if self.probabilities is None else node_of(self.probabilities)
         while node.kind not in ("linear", "matmul", "attention") and node.parents:
             node = node.parents[0]
+        if self.shape[1] == 1 and len(node.made_of) == 1:  # one query, not projected: a linear layer with one output
+            return frozenset()
         return node.made_of
 
     def map(self) -> Tensor:
