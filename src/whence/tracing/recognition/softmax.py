@@ -78,7 +78,7 @@ def softmax(call: Call) -> Call | None:
     value = _nonnegative(call)
     if value is None:
         return None
-    found = _scores(call, nodes)
+    found = _scores(call, nodes, alive=True)
     if found is None and call.name in ops.SOFTMAX:
         return None
     root, dim = (_nearest(nodes, value), sums_to_one(value)) if found is None else (found.node, found.form.dim)
@@ -209,8 +209,14 @@ def _again(recipe: Recipe, root: Node, x: Tensor, dim: int) -> Tensor:
     return recipe.run(lambda node: evaluate(node, {root: x}))
 
 
-def _scores(call: Call, nodes: list[Node]) -> _Function | None:
-    """Return the scores that a call is a softmax of: without a mask of exponentials, or numbers added to whole rows."""
+def _scores(call: Call, nodes: list[Node], alive: bool = False) -> _Function | None:
+    """Return the scores that a call is a softmax of: without a mask of exponentials, or numbers added to whole rows.
+
+    Args:
+        call: the call.
+        nodes: its operands.
+        alive: whether the tensor of the scores must still be there.
+    """
     recipe = _recipe(call)
     found: _Function | None = None
     last: Node | None = None
@@ -218,7 +224,7 @@ def _scores(call: Call, nodes: list[Node]) -> _Function | None:
     for _ in range(CHAIN):
         if node is None:
             break
-        if _is_there(node):
+        if _is_there(node) and not (alive and node.tensor is None):
             tried = _tried(functools.partial(_again, recipe, node), node)
             if found is not None and (tried is None or not found.form.covers(tried)):
                 break
