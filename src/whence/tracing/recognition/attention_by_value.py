@@ -141,12 +141,23 @@ def _most_keys(call: Call) -> float:
     A map that was multiplied sums to 1 in its usual form; one that leaves keys out for all queries has fewer of them.
     """
     node, map_ = call.nodes[0], call.tensors[0].detach()
+    if len(call.traced) == 2 and node is not None and node.softmax is not None and not _has_usual_scores(node):
+        return math.inf
     if len(call.traced) != 2 or node is None or node.softmax is None or call.name == "einsum" or map_.is_meta or map_.dim() < 2:
         return 0
     total = map_.sum(-1)
     if node.kind == "scale" and bool((((total - 1).abs() > 1e-3) & (total != 0)).any()):
         return math.inf
     return map_.shape[-1] - 1 if bool((map_.flatten(0, -2).amax(0) == 0).any()) else 0
+
+
+def _has_usual_scores(node: Node) -> bool:
+    """Return whether a map is a softmax of one product, at most scaled, masked and moved."""
+    while node.kind in ("softmax", "scale", "shift", "shift-by-constant", "structural", "selecting", "identity"):
+        if len(node.flows) != 1:
+            return False
+        node = node.flows[0]
+    return node.kind in ("matmul", "linear")
 
 
 def _attention(
@@ -244,19 +255,31 @@ def _has_behind(node: Node, test: Callable[[Node], bool]) -> bool:
 
 def _candidates(region: _Region) -> Iterator[_Operands | _Pooling]:
     """Yield tensors that may be queries, keys and values."""
-    if not region.products:
-        for score, value in itertools.permutations(region.values, 2):
-            if len(region.values) == 2 and _without_ones(score.shape) == _without_ones(value.shape[:-1]):
+    given = _apart(region) if not region.products else _of_products(region)
+    if len(given) == 2:
+        for score, value in itertools.permutations(given, 2):
+            if _without_ones(score.shape) == _without_ones(value.shape[:-1]):
                 yield _Pooling(score, value)
-        return
-    first, second = (dominator(pair[i] for pair in region.products) for i in (0, 1))
-    value = dominator(region.values)
-    if first is None or second is None or value is None:
-        return
-    for a, b in ((first, second), (second, first)):
-        for query, key, values, flat in itertools.product(_moved(a), _moved(b), _moved(value), (False, True)):
+    orders = itertools.permutations(given) if not region.products else (given, (given[1], given[0], *given[2:]))
+    for a, b, c in orders if len(given) == 3 else ():
+        for query, key, values, flat in itertools.product(_moved(a), _moved(b), _moved(c), (False, True)):
             if (operands := _fitting(query, key, values, flat)) is not None:
                 yield operands
+
+
+def _of_products(region: _Region) -> list[Node]:
+    """Return the tensors that all products are made of, and the one that all values are; none if there are several."""
+    found = [dominator(pair[i] for pair in region.products) for i in (0, 1)] + [dominator(region.values)]
+    return [node for node in found if node is not None]
+
+
+def _apart(region: _Region) -> list[Node]:
+    """Return the tensors that a region without products begins with, one for each layer or slice of a layer."""
+    groups: dict[int, list[Node]] = {}
+    for node in region.values:
+        groups.setdefault(node.layout().seq, []).append(node)
+    found = [dominator(group) for group in groups.values()]
+    return [node for node in found if node is not None]
 
 
 def _moved(node: Node) -> list[Node]:

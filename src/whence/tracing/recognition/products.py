@@ -97,7 +97,7 @@ def summed_product(call: Call) -> Usual | None:
 
 
 def _is_contracted(factors: Any, shapes: list[tuple[int, ...]], key: int) -> bool:
-    """Return whether one factor of a product is a map over the dimension that is summed, or a weight."""
+    """Return whether a product that is summed is one of matrices, or one with a map or a weight."""
     for mine, other in ((0, 1), (1, 0)):
         node, rest = factors[mine], factors[other]
         if isinstance(node, Tensor):
@@ -107,6 +107,8 @@ def _is_contracted(factors: Any, shapes: list[tuple[int, ...]], key: int) -> boo
         features = [d for d, (m, n) in enumerate(zip(shapes[mine], shapes[other], strict=True)) if m == 1 and n > 1]
         queries = [d for d, (m, n) in enumerate(zip(shapes[mine], shapes[other], strict=True)) if m > 1 and n == 1]
         along = key - len(shapes[mine])
+        if features and queries and isinstance(rest, Node):  # a product of matrices
+            return True
         if not features or not isinstance(rest, Node) or not (queries or node.axes[along] == rest.axes[along]):
             continue
         if _is_map(node, along):
@@ -241,7 +243,10 @@ def _divided_first(product: Call, e: Tensor, total: Tensor, out: str, mine: str)
 
 
 def blocks(call: Call) -> tuple[Usual, list[Node]] | None:
-    """Return a sum of products of slices that together are two whole tensors as one product of these.
+    """Return a sum of products of slices that together are a whole tensor as one product.
+
+    The other operands are slices of a tensor, too, or put side by side: values beside a learned memory, heads that are
+    projected one by one.
 
     Returns:
         The product, and the products that it replaces.
@@ -254,33 +259,43 @@ def blocks(call: Call) -> tuple[Usual, list[Node]] | None:
     leaves.sort(key=lambda leaf: leaf.seq)  # slices in order, whatever the order of the summands
     if not 2 <= len(leaves) <= MOST or any(leaf.kind not in CONTRACTIONS for leaf in leaves):
         return None
-    if any(_sliced(leaf) is None or _sliced(leaf) is not _sliced(leaves[0]) for leaf in leaves):
+    if _one_product(leaves) is None:
         return None
+    read = [node for leaf in leaves if leaf.kind == "linear" for node in leaf.flows]  # heads that are projected
+    return functools.partial(_sum_of_blocks, leaves), leaves + read
+
+
+def _sum_of_blocks(leaves: list[Node]) -> Tensor:
+    found = _one_product(leaves)
+    if found is None:
+        raise UnknownFunctionError
+    return again(*found)
+
+
+def _one_product(leaves: list[Node]) -> tuple[Call, dict[int, Tensor]] | None:
+    """Return the first of some products, and the operands by which it becomes the sum of all."""
     products = [product for product in map(recorded, leaves) if product is not None]
     found = [terms(product) for product in products]
     if len(products) != len(leaves) or found[0] is None or any(other != found[0] for other in found):
         return None
+    sides = [([p.tensors[i] for p in products], [p.nodes[i] for p in products], summed(found[0], i)) for i in (0, 1)]
+    if any(len(dims) != 1 for _, _, dims in sides):
+        return None
+    whole = [_whole(*side) for side in sides]
+    if whole == [None, None]:
+        return None
+    given = [w if w is not None else _side_by_side(parts, dims[0]) for w, (parts, _, dims) in zip(whole, sides, strict=True)]
     first = products[0]
-    whole = {
-        id(first.tensors[i]): _whole(
-            [p.tensors[i] for p in products], [p.nodes[i] for p in products], summed(found[0], i)
-        )
-        for i in (0, 1)
-    }
-    given = {key: value for key, value in whole.items() if value is not None}
-    return (functools.partial(again, first, given), leaves) if len(given) == 2 else None
+    return first, {id(first.tensors[i]): given[i] for i in (0, 1)}
 
 
-def _sliced(leaf: Node) -> Node | None:
-    """Return the tensor that an operand of a product is a slice of."""
-    for parent in leaf.flows:
-        if (
-            parent.kind in ("structural", "selecting")
-            and len(parent.flows) == 1
-            and parent.flows[0].numel > parent.numel
-        ):
-            return parent.flows[0]
-    return None
+def _side_by_side(parts: list[Tensor], dim: int) -> Tensor:
+    """Return some tensors put together along a dimension; constants may be the same for all samples."""
+    shapes = [torch.Size((*part.shape[:dim], 1, *part.shape[dim + 1 :])) for part in parts]
+    common = torch.broadcast_shapes(*shapes)
+    pairs = zip(parts, shapes, strict=True)
+    wide = [p if own == common else p.expand(*common[:dim], -1, *common[dim + 1 :]) for p, own in pairs]
+    return torch.cat(wide, dim)
 
 
 def _collect(node: Node, leaves: list[Node]) -> None:
@@ -301,11 +316,9 @@ def _adds_zero(recipe: Recipe | None) -> bool:
 
 
 def _whole(parts: list[Tensor], nodes: list[Node | None], dims: list[int]) -> Tensor | None:
-    """Return the tensor that some slices are cut from, if they are all of it, in order; constants are joined."""
-    if len(dims) != 1:
-        return None
+    """Return the tensor or weight that some slices are cut from, if they are all of it, in order."""
     if all(node is None for node in nodes):
-        return torch.cat(parts, dims[0])
+        return torch.cat(parts, dims[0]) if _is_whole_weight(parts) else None
     origins = [node.flows[0] for node in nodes if node is not None and len(node.flows) == 1]
     if len(origins) != len(parts) or any(origin is not origins[0] for origin in origins):
         return None
@@ -315,6 +328,14 @@ def _whole(parts: list[Tensor], nodes: list[Node | None], dims: list[int]) -> Te
             return whole if torch.equal(torch.cat(parts, dims[0]), whole) else None
     except (UnknownFunctionError, RuntimeError):
         return None
+
+
+def _is_whole_weight(parts: list[Tensor]) -> bool:
+    """Return whether some constants are different slices of one weight, and together all of it."""
+    memory = {part.untyped_storage().data_ptr() for part in parts}
+    size = sum(part.numel() * part.element_size() for part in parts)
+    apart = len({part.data_ptr() for part in parts}) == len(parts)
+    return all(map(is_weight, parts)) and len(memory) == 1 and apart and size == parts[0].untyped_storage().nbytes()
 
 
 def as_matmul(call: Call) -> Usual | None:
