@@ -121,7 +121,13 @@ def is_activation(call: Call) -> bool:
     nodes = functions(call)
     if call.name in JOINING and len(nodes) > 1:
         return call.name not in ("add", "sub") or any(not node.linear for node in nodes)
-    return any(node.shifted or _is_unfinished(node) for node in nodes) or _shifts(call)
+    nonlinear = ops.spec(call.name).kind in ("activation", "gated")
+    return any(node.shifted or (nonlinear and _is_shift(node)) or _is_unfinished(node) for node in nodes) or _shifts(call)
+
+
+def _is_shift(node: Node) -> bool:
+    """Return whether a number was added to a tensor, and nothing else done to it but a scaling: ``sigmoid(x - 1)``."""
+    return node is not node.root and not node.linear and not node.activated
 
 
 def _is_unfinished(node: Node) -> bool:

@@ -213,6 +213,67 @@ def _projected(letters: list[str], map_: Tensor, values: Tensor, weight: Tensor)
     return inform(made, roots=(mixed,))  # heads may be summed next
 
 
+def scaled_later(call: Call) -> Usual | None:
+    """Return ``(c A) v`` as ``c (A v)``, if ``A`` is a map and ``c`` is the same for all keys (a gate of each head)."""
+    found = terms(call)
+    if found is None or len(call.traced) != 2 or len(call.nodes) != 2:
+        return None
+    for which in (0, 1):
+        node, over = call.nodes[which], summed(found, which)
+        inner = node.flows[0] if node is not None and node.kind == "scale" and len(node.flows) == 1 else None
+        if node is None or node.recipe is None or inner is None or inner.softmax is None or len(over) != 1:
+            continue
+        ones = torch.ones(inner.shape, dtype=inner.dtype, device=inner.device)
+        with torch.no_grad():
+            factor = node.recipe.run(functools.partial(_ones, ones))
+        if factor.shape == ones.shape and bool((factor == factor.narrow(over[0], 0, 1)).all()):
+            return functools.partial(_scaled, call, which, inner, align(factor.narrow(over[0], 0, 1), found[0][which], found[1]))
+    return None
+
+
+def _ones(value: Tensor, _: Node) -> Tensor:
+    return value
+
+
+def _scaled(call: Call, which: int, inner: Node, factor: Tensor) -> Tensor:
+    made = again(call, {id(call.tensors[which]): restored(inner)})
+    return made if bool((factor == 1).all()) else made * factor
+
+
+def summed_slices(call: Call) -> Usual | None:
+    """Return a sum of all slices of a tensor, or of a multiple of each, as a sum over a dimension."""
+    if len(call.traced) != 2 or call.name != "add":
+        return None
+    leaves: list[Node] = []
+    for tensor in call.traced:
+        _collect(node_of(tensor), leaves)
+    leaves.sort(key=lambda leaf: leaf.seq)
+    slices = [leaf.flows[0] if leaf.kind == "scale" and len(leaf.flows) == 1 else leaf for leaf in leaves]
+    origins = [node.flows[0] for node in slices if node.name in ("getitem", "select", "unbind") and node.flows]
+    factors = [factor for leaf in leaves if leaf.kind == "scale" for factor in _number(leaf)]
+    if len(origins) < len(leaves) or len(leaves) < 3 or any(origin is not origins[0] for origin in origins):
+        return None
+    whole, shape = origins[0], call.traced[0].shape
+    dims = [d for d, n in enumerate(whole.shape) if n == len(leaves) and whole.shape[:d] + whole.shape[d + 1 :] == shape]
+    if len(dims) != 1 or len(factors) not in (0, len(leaves)):
+        return None
+
+    def run() -> Tensor:
+        x = restored(whole)
+        if not factors:
+            return x.sum(dims[0])
+        weight = torch.stack([factor.reshape(()) for factor in factors])
+        return (x * weight.reshape(-1, *(1,) * (x.dim() - dims[0] - 1))).sum(dims[0])
+
+    return run
+
+
+def _number(leaf: Node) -> list[Tensor]:
+    """Return the one number that a tensor is multiplied by."""
+    given = () if leaf.recipe is None or leaf.name != "mul" else leaf.recipe.args
+    return [a for a in given if isinstance(a, Tensor) and a.numel() == 1]
+
+
 def divided_later(call: Call) -> Usual | None:
     """Return ``(e @ v) / e.sum()`` as ``(e / e.sum()) @ v``, if ``e / e.sum()`` is an attention map."""
     if len(call.traced) != 2 or len(call.args) != 2:

@@ -199,6 +199,8 @@ _PATTERNS: list[tuple[Set[str], Pattern]] = [
     ({"sum"}, products.summed_later),
     ({"div"}, products.divided_later),
     ({"add"}, products.blocks),
+    ({"add"}, products.summed_slices),
+    (ops.PRODUCTS, products.scaled_later),
     ({"einsum"}, separate),
     ({"einsum"}, pairwise),
     ({*ops.PRODUCTS, "linear"}, mixed_stack),
