@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any, NamedTuple
 
 import torch
@@ -147,6 +147,17 @@ def ordered(dim: Dim, index: Tensor) -> Dim | None:
 def order_of(dim: Dim) -> Order | None:
     """Return the order in which an axis holds the entries of another one; ``None`` if it is none of these."""
     return dim[0].order if len(dim) == 1 else None
+
+
+def descends(dim: Dim, atoms: Set[Axis]) -> bool:
+    """Return whether entries of a dimension are, or are parts of, entries of some axes."""
+    for atom in dim:
+        order = () if atom.order is None else atom.order.source
+        wider = [axis for axis in (atom.whole, atom.cells_of) if axis is not None]
+        inner = (*order, *wider, *(axis for part in atom.parts for axis in part.source or ()))
+        if atom in atoms or descends(inner, atoms):
+            return True
+    return False
 
 
 def plain(axes: Axes) -> Axes:

@@ -91,7 +91,8 @@ def softmax(call: Call) -> Call | None:
             again(x.detach(), dim)
     except (UnknownFunctionError, RuntimeError):
         return None
-    return Call("softmax", "softmax", again, (x, dim), {}, call.batch, [x], [root], [x], composed=True)
+    name = "softmax" if found is not None else "normalised scores"
+    return Call(name, "softmax", again, (x, dim), {}, call.batch, [x], [root], [x], composed=True)
 
 
 def usual_softmax(call: Call) -> Callable[[], Tensor] | None:
