@@ -81,7 +81,8 @@ def _rsub(input: Tensor, other: Any) -> Tensor:
 
 
 def _rdiv(input: Tensor, other: Any) -> Tensor:
-    return torch.mul(torch.reciprocal(input), other)
+    inverse = torch.reciprocal(input)
+    return torch.mul(inverse, other) if isinstance(other, Tensor) or other != 1 else inverse
 
 
 def _rmatmul(input: Tensor, other: Tensor) -> Tensor:

@@ -568,8 +568,10 @@ class Trace(TorchFunctionMode):
             self.coverage.trust(n for n in behind if n.kind == "matmul")
         elif call.kind == "matmul" and any(descends(dim, self._token_axes()) for dim in summed_axes(call)):
             self.coverage.doubt(node, f"{call.name} over tokens")
-        elif call.kind == "mix" and call.probabilities is not None and not node_of(call.probabilities).exponential:
-            self.coverage.doubt(node, "attention without softmax")
+        elif call.kind == "mix" and call.probabilities is not None:
+            map_ = node_of(call.probabilities)
+            if not map_.exponential or map_.moved_from().kind in ("mix", "matmul"):  # a product of maps is a map
+                self.coverage.doubt(node, "attention without softmax")
 
     def _token_axes(self) -> set[Axis]:
         """The axes of the user's tokens or pixels."""
