@@ -96,6 +96,26 @@ def summed_product(call: Call) -> Usual | None:
     return run
 
 
+def distributed(call: Call) -> Usual | None:
+    """Return ``q (k + r)`` as ``q k + q r``, if ``r`` is a constant for each pair of query and key (its distance)."""
+    product = recorded(node_of(call.traced[0])) if call.name == "sum" and len(call.traced) == 1 else call
+    if product is None or len(product.traced) != 2 or product.name not in ("mul", "einsum", "matmul"):
+        return None
+    for t, node in zip(product.tensors, product.nodes, strict=True):
+        inner = node.flows[0] if node is not None and node.kind == "shift-by-constant" and node.name == "add" else None
+        constants = [] if node is None or node.recipe is None else [a for a in node.recipe.args if isinstance(a, Tensor)]
+        if node is None or inner is None or inner.numel >= node.numel or len(constants) != 1:
+            continue
+        return functools.partial(_distributed, call, product, t, inner, constants[0])
+    return None
+
+
+def _distributed(call: Call, product: Call, operand: Tensor, inner: Node, constant: Tensor) -> Tensor:
+    made = [again(product, {id(operand): t.expand(operand.shape)}) for t in (restored(inner), constant)]
+    first, second = made if product is call else [call.func(t, *call.args[1:], **call.kwargs) for t in made]
+    return first + second
+
+
 def _is_contracted(factors: Any, shapes: list[tuple[int, ...]], key: int) -> bool:
     """Return whether a product that is summed is one of matrices, or one with a map or a weight."""
     for mine, other in ((0, 1), (1, 0)):
