@@ -27,6 +27,8 @@ from ..replay import Recipe, UnknownFunctionError, dominator, evaluate, region, 
 LOGARITHMIC = {"log_softmax", "logsumexp", "amax", "max"}
 #: how far sums may be from 1
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
+#: what a sum may leave of 0
+ROUNDING = {torch.float64: 1e-13, torch.float32: 1e-6}
 #: operations that may be the last step of a softmax
 COMPLETING = {"div", "mul", "exp", "exp2", *ops.SOFTMAX}
 #: how many tensors between a softmax and its scores are tried
@@ -259,6 +261,8 @@ def _tried(function: Callable[[Tensor, int], Tensor], node: Node) -> Scores | No
 def softmax_in(scores: list[Tensor], maps: list[Tensor], dim: int, dtype: torch.dtype) -> Scores | None:
     """Return in which way two maps are the softmax of two scores; ``None`` if they are not."""
     x, made = [t.double() for t in scores], [t.double() for t in maps]
+    if any(bool((m < 0).any()) for m in made):  # a masked key may be left with a rounding error
+        made = [torch.where(m.abs() < ROUNDING.get(dtype, 1e-2), 0.0, m) for m in made]
     seen = made[0] > 0
     if not all(bool((m >= 0).all()) for m in made) or not torch.equal(seen, made[1] > 0) or not bool(seen.any()):
         return None
