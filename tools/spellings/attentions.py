@@ -889,6 +889,7 @@ SINK: dict[str, Attention] = {
     "fused": heads(lambda q, k, v: sdpa(q, F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1)))),
 }
 
+
 def head_gates(q: Tensor) -> Tensor:
     """Return a factor of each head, ``[heads, 1, 1]``."""
     return torch.linspace(0.5, 1.5, q.shape[1], dtype=q.dtype)[:, None, None]
@@ -900,9 +901,7 @@ HEAD_GATED: dict[str, Attention] = {
     "map-quotient": heads(lambda q, k, v: ((q @ k.mT / root(q)).softmax(-1) / (1 / head_gates(q))) @ v),
     "values": heads(lambda q, k, v: plain(q, k, v * head_gates(q))),
     "einsum": heads(
-        lambda q, k, v: torch.einsum(
-            "bhst,bhtd,h->bhsd", (q @ k.mT / root(q)).softmax(-1), v, head_gates(q).flatten()
-        )
+        lambda q, k, v: torch.einsum("bhst,bhtd,h->bhsd", (q @ k.mT / root(q)).softmax(-1), v, head_gates(q).flatten())
     ),
 }
 
@@ -919,9 +918,7 @@ SIGMOID: dict[str, Attention] = {
     "tanh": sigmoid_of(lambda s: 0.5 + 0.5 * torch.tanh(s / 2)),
     "ones-mask": sigmoid_of(lambda s: torch.sigmoid(s) * torch.ones_like(s, requires_grad=False)),
     "broadcast": heads(
-        lambda q, k, v: (
-            torch.sigmoid(q @ k.mT / root(q) - math.log(k.shape[2])).unsqueeze(-1) * v.unsqueeze(2)
-        ).sum(3)
+        lambda q, k, v: (torch.sigmoid(q @ k.mT / root(q) - math.log(k.shape[2])).unsqueeze(-1) * v.unsqueeze(2)).sum(3)
     ),
 }
 

@@ -143,7 +143,14 @@ def _most_keys(call: Call) -> float:
     node, map_ = call.nodes[0], call.tensors[0].detach()
     if len(call.traced) == 2 and node is not None and node.softmax is not None and not _has_usual_scores(node):
         return math.inf
-    if len(call.traced) != 2 or node is None or node.softmax is None or call.name == "einsum" or map_.is_meta or map_.dim() < 2:
+    if (
+        len(call.traced) != 2
+        or node is None
+        or node.softmax is None
+        or call.name == "einsum"
+        or map_.is_meta
+        or map_.dim() < 2
+    ):
         return 0
     total = map_.sum(-1)
     if node.kind == "scale" and bool((((total - 1).abs() > 1e-3) & (total != 0)).any()):
@@ -213,9 +220,12 @@ def _walk(nodes: list[Node]) -> _Region | None:
             stack.append(node.flows[2])
         elif node.kind == "matmul" and len(node.flows) == 2 and not _has_behind(node, _is_exponential):
             products.append(node.flows)
-        elif not node.flows or node.kind == "norm" or _is_sliced(node):
-            values.append(node)
-        elif node.residual and not _has_behind(node, _is_product):
+        elif (
+            not node.flows
+            or node.kind == "norm"
+            or _is_sliced(node)
+            or (node.residual and not _has_behind(node, _is_product))
+        ):
             values.append(node)
         else:
             inner[node.seq] = node
@@ -316,9 +326,7 @@ def _tried(run: Callable[..., Tensor], operands: _Operands | _Pooling) -> Scores
     return softmax_in(scores, found, -1, operands.value.dtype) if len(found) == 2 else None
 
 
-def _map(
-    run: Callable[..., Tensor], value: Node, roots: dict[Node, Tensor], shape: torch.Size
-) -> Tensor | None:
+def _map(run: Callable[..., Tensor], value: Node, roots: dict[Node, Tensor], shape: torch.Size) -> Tensor | None:
     """Return the map of an attention: what it makes of values that are 1 at one key, 0 at all others."""
     keys, width = value.shape[-2:]
     columns = []

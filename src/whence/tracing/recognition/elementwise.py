@@ -124,7 +124,9 @@ def is_activation(call: Call) -> bool:
     if call.name in ops.COPYING or call.name in ops.LAYOUT:
         return False
     nonlinear = ops.spec(call.name).kind in ("activation", "gated")
-    return any(node.shifted or (nonlinear and _is_shift(node)) or _is_unfinished(node) for node in nodes) or _shifts(call)
+    return any(node.shifted or (nonlinear and _is_shift(node)) or _is_unfinished(node) for node in nodes) or _shifts(
+        call
+    )
 
 
 def _is_shift(node: Node) -> bool:

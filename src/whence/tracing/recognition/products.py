@@ -103,7 +103,9 @@ def distributed(call: Call) -> Usual | None:
         return None
     for t, node in zip(product.tensors, product.nodes, strict=True):
         inner = node.flows[0] if node is not None and node.kind == "shift-by-constant" and node.name == "add" else None
-        constants = [] if node is None or node.recipe is None else [a for a in node.recipe.args if isinstance(a, Tensor)]
+        constants = (
+            [] if node is None or node.recipe is None else [a for a in node.recipe.args if isinstance(a, Tensor)]
+        )
         if node is None or inner is None or inner.numel >= node.numel or len(constants) != 1:
             continue
         return functools.partial(_distributed, call, product, t, inner, constants[0])
@@ -247,7 +249,9 @@ def scaled_later(call: Call) -> Usual | None:
         with torch.no_grad():
             factor = node.recipe.run(functools.partial(_ones, ones))
         if factor.shape == ones.shape and bool((factor == factor.narrow(over[0], 0, 1)).all()):
-            return functools.partial(_scaled, call, which, inner, align(factor.narrow(over[0], 0, 1), found[0][which], found[1]))
+            return functools.partial(
+                _scaled, call, which, inner, align(factor.narrow(over[0], 0, 1), found[0][which], found[1])
+            )
     return None
 
 
@@ -274,7 +278,9 @@ def summed_slices(call: Call) -> Usual | None:
     if len(origins) < len(leaves) or len(leaves) < 3 or any(origin is not origins[0] for origin in origins):
         return None
     whole, shape = origins[0], call.traced[0].shape
-    dims = [d for d, n in enumerate(whole.shape) if n == len(leaves) and whole.shape[:d] + whole.shape[d + 1 :] == shape]
+    dims = [
+        d for d, n in enumerate(whole.shape) if n == len(leaves) and whole.shape[:d] + whole.shape[d + 1 :] == shape
+    ]
     if len(dims) != 1 or len(factors) not in (0, len(leaves)):
         return None
 
@@ -365,7 +371,9 @@ def _one_product(leaves: list[Node]) -> tuple[Call, dict[int, Tensor]] | None:
     whole = [_whole(*side) for side in sides]
     if whole == [None, None]:
         return None
-    given = [w if w is not None else _side_by_side(parts, dims[0]) for w, (parts, _, dims) in zip(whole, sides, strict=True)]
+    given = [
+        w if w is not None else _side_by_side(parts, dims[0]) for w, (parts, _, dims) in zip(whole, sides, strict=True)
+    ]
     first = products[0]
     return first, {id(first.tensors[i]): given[i] for i in (0, 1)}
 
