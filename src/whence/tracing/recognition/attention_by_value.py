@@ -56,6 +56,11 @@ class _Operands(NamedTuple):
         """What scores are computed from."""
         return self.query, self.key
 
+    @property
+    def size(self) -> int:
+        """How many entries the map has."""
+        return self.query.shape[:-1].numel() * self.value.shape[-2]
+
     def scores(self, *roots: Tensor) -> Tensor:
         """Return scores, not scaled."""
         query, key = roots
@@ -270,10 +275,16 @@ def _candidates(region: _Region) -> Iterator[_Operands | _Pooling]:
         for score, value in itertools.permutations(given, 2):
             if _without_ones(score.shape) == _without_ones(value.shape[:-1]):
                 yield _Pooling(score, value)
-    orders = itertools.permutations(given) if not region.products else (given, (given[1], given[0], *given[2:]))
-    for a, b, c in orders if len(given) == 3 else ():
+    if len(given) != 3:
+        return
+    first, second, third = given
+    widest = max(node.numel for node in region.inner if _is_exponential(node))
+    for a, b, c in (
+        itertools.permutations(given) if not region.products else ((first, second, third), (second, first, third))
+    ):
         for query, key, values, flat in itertools.product(_moved(a), _moved(b), _moved(c), (False, True)):
-            if (operands := _fitting(query, key, values, flat)) is not None:
+            operands = _fitting(query, key, values, flat)
+            if operands is not None and (region.products or widest >= operands.size):  # no window of a few keys
                 yield operands
 
 

@@ -8,6 +8,7 @@ tensor are joined: ``(u * a) * sigmoid(a)`` is ``u * silu(a)``.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -123,15 +124,7 @@ def is_activation(call: Call) -> bool:
         return call.name not in ("add", "sub") or any(not node.linear for node in nodes)
     if call.name in ops.COPYING or call.name in ops.LAYOUT:
         return False
-    nonlinear = ops.spec(call.name).kind in ("activation", "gated")
-    return any(node.shifted or (nonlinear and _is_shift(node)) or _is_unfinished(node) for node in nodes) or _shifts(
-        call
-    )
-
-
-def _is_shift(node: Node) -> bool:
-    """Return whether a number was added to a tensor, and nothing else done to it but a scaling: ``sigmoid(x - 1)``."""
-    return node is not node.root and not node.linear and not node.activated
+    return any(node.shifted or _is_unfinished(node) for node in nodes) or _shifts(call)
 
 
 def _is_unfinished(node: Node) -> bool:
@@ -181,6 +174,27 @@ def activation(call: Call, value: Tensor) -> Call | None:
     return Call(
         call.name, kind, functools.partial(_valued, value, at), (x,), {}, call.batch, [x], [root], [x], composed=True
     )
+
+
+def shifted_argument(call: Call) -> Callable[[], Tensor] | None:
+    """Return a function of ``x - c`` in several steps, ``1 / (1 + exp(c - x))``, as one operation on ``x - c``."""
+    root = root_of(call)
+    if root is None or not is_activation(call):
+        return None
+    steps = [functions(call)[0]]
+    while steps[-1] is not root and steps[-1].flows:
+        steps.append(steps[-1].flows[0])
+    affine = list(itertools.takewhile(lambda node: node.kind in ("scale", "shift"), steps[-2::-1]))
+    shifts = [node for node in affine if node.kind == "shift"]
+    with torch.no_grad():
+        if not shifts or activation(call, call.func(*call.args, **call.kwargs)) is None:
+            return None
+    recipe = Recipe.of(call, known_operands(call), 0)
+
+    def at(other: Tensor) -> Tensor:
+        return recipe.run(lambda node: evaluate(node, {shifts[-1]: other}))
+
+    return lambda: ElementwiseFunction(at).applied(restored(shifts[-1]))
 
 
 def stacked_activation(call: Call) -> Call | None:

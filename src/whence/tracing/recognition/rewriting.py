@@ -205,6 +205,7 @@ _PATTERNS: list[tuple[Set[str], Pattern]] = [
     ({"add", "sub"}, folded),
     (gates.COMPLETING, gates.usual_gate),
     ({"mul"}, elementwise.shifted_gate),
+    ({"reciprocal", "mul", "div", "add", "sub"}, elementwise.shifted_argument),
     ({"prod"}, _multiplied),
     ({"unbind"}, _unbound),
     ({"mul"}, _quotient),
