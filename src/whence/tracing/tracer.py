@@ -621,7 +621,7 @@ class Trace(TorchFunctionMode):
         """
         node = node_of(output)
         node.keep_value()
-        met = record.queried(node) & set(self._constants)  # a bias that the model keeps was made in an earlier run
+        met = record.queried(node, self._constants)  # a bias that the model keeps was made in an earlier run
         record.complete(output if self.maps else distant(output), self.hold(output.detach()), leaf)
         self.asking |= {p for p in met if record.shape[1] in self._constants[p].shape}
         self._mixers[node.seq] = len(self.attentions)
