@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812  # as everywhere in torch code
+import torch.nn.functional as F
 from torch import nn
 
 import whence
