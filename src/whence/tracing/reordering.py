@@ -101,9 +101,10 @@ def _placed(numbers: dict[int, Tensor], root: Node, output: Tensor, batch: Axis)
             own_places = [
                 j for j in (d, *range(output.dim())) if j < output.dim() and output.shape[j] == 1 and not out[j]
             ]
-            if not own_places:
+            if own_places:
+                out[own_places[0]] = held
+            elif held != (batch,):  # else a sample by itself
                 return None
-            out[own_places[0]] = held
             continue
         own = [j for j in along if j != sample] if held != (batch,) else along
         if len(own) != 1:

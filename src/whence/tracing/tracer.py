@@ -623,6 +623,8 @@ class Trace(TorchFunctionMode):
         node.keep_value()
         met = record.queried(node, self._constants)  # a bias that the model keeps was made in an earlier run
         record.complete(output if self.maps else distant(output), self.hold(output.detach()), leaf)
+        if self._forms:  # a form may compute it again
+            self._withdraw([n for n in self._mixed_nodes() if n.parents == node.parents])
         self.asking |= {p for p in met if record.shape[1] in self._constants[p].shape}
         self._mixers[node.seq] = len(self.attentions)
         for operand in node.parents:
@@ -630,6 +632,10 @@ class Trace(TorchFunctionMode):
         self.attentions.append(record)
         if self._early is not None:
             self.entry, self._early = self._common(call), None
+
+    def _mixed_nodes(self) -> list[Node]:
+        """The nodes of what attentions have made so far."""
+        return [node_of(record.output) for record in self.attentions if record.output is not None]
 
     def _common(self, call: Call) -> Tensor | None:
         """The last tensor from which everything that the first attention reads derives."""

@@ -97,25 +97,30 @@ def summed_product(call: Call) -> Usual | None:
 
 
 def distributed(call: Call) -> Usual | None:
-    """Return ``q (k + r)`` as ``q k + q r``, if ``r`` is a constant for each pair of query and key (its distance)."""
+    """Return ``q (k + r)`` as ``q k + q r``, if ``r`` is a constant for each pair of query and key (its distance).
+
+    In the same way, a sum of maps times values is a sum of attentions: ``(A + B) v``, ``(A + 1) v``.
+    """
     product = recorded(node_of(call.traced[0])) if call.name == "sum" and len(call.traced) == 1 else call
-    if product is None or len(product.traced) != 2 or product.name not in ("mul", "einsum", "matmul"):
+    if product is None or len(product.traced) != 2 or product.name not in ("mul", "einsum", "matmul", "bmm"):
         return None
     for t, node in zip(product.tensors, product.nodes, strict=True):
-        inner = node.flows[0] if node is not None and node.kind == "shift-by-constant" and node.name == "add" else None
-        constants = (
-            [] if node is None or node.recipe is None else [a for a in node.recipe.args if isinstance(a, Tensor)]
-        )
-        if node is None or inner is None or inner.numel >= node.numel or len(constants) != 1:
+        if node is None or node.recipe is None or node.kind not in ("shift-by-constant", "add") or node.residual:
             continue
-        return functools.partial(_distributed, call, product, t, inner, constants[0])
+        parts = [a for a in node.recipe.args if isinstance(a, Node | Tensor)]
+        wider = node.kind == "shift-by-constant" and node.flows[0].numel < node.numel
+        if len(parts) == 2 and (wider or any(flow.softmax is not None for flow in node.flows)):
+            return functools.partial(
+                _distributed, call, product, t, parts, torch.sub if node.name == "sub" else torch.add
+            )
     return None
 
 
-def _distributed(call: Call, product: Call, operand: Tensor, inner: Node, constant: Tensor) -> Tensor:
-    made = [again(product, {id(operand): t.expand(operand.shape)}) for t in (restored(inner), constant)]
-    first, second = made if product is call else [call.func(t, *call.args[1:], **call.kwargs) for t in made]
-    return first + second
+def _distributed(call: Call, product: Call, operand: Tensor, parts: list[Any], add: Callable[..., Tensor]) -> Tensor:
+    given = [restored(part, 12) if isinstance(part, Node) else part for part in parts]
+    given = [t if t.shape == operand.shape else t.expand(operand.shape) for t in given]
+    made = [again(product, {id(operand): t}) for t in given]
+    return add(*(made if product is call else [call.func(t, *call.args[1:], **call.kwargs) for t in made]))
 
 
 def _is_contracted(factors: Any, shapes: list[tuple[int, ...]], key: int) -> bool:

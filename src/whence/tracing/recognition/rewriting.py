@@ -209,7 +209,7 @@ _PATTERNS: list[tuple[Set[str], Pattern]] = [
     ({"prod"}, _multiplied),
     ({"unbind"}, _unbound),
     ({"mul"}, _quotient),
-    ({"sum", "einsum", "matmul"}, products.distributed),
+    ({"sum", "einsum", "matmul", "bmm"}, products.distributed),
     ({"sum"}, products.summed_product),
     ({"sum"}, products.summed_later),
     ({"div"}, products.divided_later),
