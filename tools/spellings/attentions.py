@@ -906,22 +906,6 @@ HEAD_GATED: dict[str, Attention] = {
 }
 
 
-def sigmoid_of(sigmoid: Step) -> Attention:
-    """Return attention by a sigmoid of shifted scores, without a softmax."""
-    return heads(lambda q, k, v: sigmoid(q @ k.mT / root(q) - math.log(k.shape[2])) @ v)
-
-
-SIGMOID: dict[str, Attention] = {
-    "usual": sigmoid_of(torch.sigmoid),
-    "quotient": sigmoid_of(lambda s: 1 / (1 + torch.exp(-s))),
-    "reciprocal": sigmoid_of(lambda s: torch.reciprocal(1 + (-s).exp())),
-    "tanh": sigmoid_of(lambda s: 0.5 + 0.5 * torch.tanh(s / 2)),
-    "ones-mask": sigmoid_of(lambda s: torch.sigmoid(s) * torch.ones_like(s, requires_grad=False)),
-    "broadcast": heads(
-        lambda q, k, v: (torch.sigmoid(q @ k.mT / root(q) - math.log(k.shape[2])).unsqueeze(-1) * v.unsqueeze(2)).sum(3)
-    ),
-}
-
 CAP = 2.0
 
 
@@ -958,7 +942,6 @@ ATTENTIONS: dict[str, dict[str, Attention]] = {
     "biased": BIASED,
     "sink": SINK,
     "head-gated": HEAD_GATED,
-    "sigmoid": SIGMOID,
 }
 
 #: the spelling of each kind by a matrix product, a softmax and a matrix product
@@ -971,5 +954,4 @@ UNFUSED = {
     "biased": "additive",
     "sink": "usual",
     "head-gated": "usual",
-    "sigmoid": "usual",
 }
