@@ -116,7 +116,12 @@ def _alpha(call: Call) -> Usual | None:
 def _times_one(call: Call) -> Usual | None:
     """A product with a constant that is 1 everywhere, such as the mask of a sample without padding, as a copy."""
     constants = [t for t in call.tensors if not t.requires_grad]
-    if len(call.traced) != 1 or len(call.args) != 2 or (call.args[0] is not call.traced[0] and call.name == "div"):
+    if (
+        call.inplace
+        or len(call.traced) != 1
+        or len(call.args) != 2
+        or (call.args[0] is not call.traced[0] and call.name == "div")
+    ):
         return None
     other = constants[0] if constants else next((a for a in call.args if not isinstance(a, Tensor)), 0)
     if isinstance(other, Tensor) and (is_weight(other) or other.is_meta or not bool((other == 1).all())):
