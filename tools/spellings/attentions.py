@@ -560,7 +560,31 @@ def about_identity(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return v + ((q @ k.mT / root(q)).softmax(-1) - torch.eye(q.shape[2], dtype=q.dtype)) @ v
 
 
+def distances(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Compute scores from squared distances of queries and keys."""
+    apart = (q.unsqueeze(-2) - k.unsqueeze(-3)).square().sum(-1)
+    return ((k.square().sum(-1).unsqueeze(-2) - apart) / 2 / root(q)).softmax(-1) @ v
+
+
+def feature_halves(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Add the scores of the first half of features and of the second."""
+    half = q.shape[-1] // 2
+    s = q[..., :half] @ k[..., :half].mT + q[..., half:] @ k[..., half:].mT
+    return (s / root(q)).softmax(-1) @ v
+
+
+def summed_per_head(x: Tensor, p: Projections) -> Branch:
+    """Compute and project heads one by one, and add them up."""
+    q, k, v = p.parts(x)
+    weights = p.out_weight.chunk(p.heads, 1)
+    parts = [plain(q[:, i], k[:, i], v[:, i]) @ weight.t() for i, weight in enumerate(weights)]
+    return p.done(sum(parts[1:], parts[0]) + p.out_bias)
+
+
 WHOLE_PLAIN: dict[str, Attention] = {
+    "distances": heads(distances),
+    "feature-halves": heads(feature_halves),
+    "summed-per-head": summed_per_head,
     "ones-column": heads(ones_column),
     "key-blocks-logaddexp": heads(lambda q, k, v: key_blocks(q, k, v, merged_by_logaddexp)),
     "key-blocks-sigmoid": heads(
@@ -865,6 +889,23 @@ SINK: dict[str, Attention] = {
     "fused": heads(lambda q, k, v: sdpa(q, F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1)))),
 }
 
+
+def head_gates(q: Tensor) -> Tensor:
+    """Return a factor of each head, ``[heads, 1, 1]``."""
+    return torch.linspace(0.5, 1.5, q.shape[1], dtype=q.dtype)[:, None, None]
+
+
+HEAD_GATED: dict[str, Attention] = {
+    "usual": heads(lambda q, k, v: plain(q, k, v) * head_gates(q)),
+    "map": heads(lambda q, k, v: ((q @ k.mT / root(q)).softmax(-1) * head_gates(q)) @ v),
+    "map-quotient": heads(lambda q, k, v: ((q @ k.mT / root(q)).softmax(-1) / (1 / head_gates(q))) @ v),
+    "values": heads(lambda q, k, v: plain(q, k, v * head_gates(q))),
+    "einsum": heads(
+        lambda q, k, v: torch.einsum("bhst,bhtd,h->bhsd", (q @ k.mT / root(q)).softmax(-1), v, head_gates(q).flatten())
+    ),
+}
+
+
 CAP = 2.0
 
 
@@ -900,6 +941,7 @@ ATTENTIONS: dict[str, dict[str, Attention]] = {
     "capped": CAPPED,
     "biased": BIASED,
     "sink": SINK,
+    "head-gated": HEAD_GATED,
 }
 
 #: the spelling of each kind by a matrix product, a softmax and a matrix product
@@ -911,4 +953,5 @@ UNFUSED = {
     "capped": "usual",
     "biased": "additive",
     "sink": "usual",
+    "head-gated": "usual",
 }

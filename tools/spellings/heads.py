@@ -69,6 +69,16 @@ def fused_pool(x: Tensor, pool: Pool, dense: Dense) -> Tensor:
     return F.scaled_dot_product_attention(query, x, x, scale=1.0).squeeze(1)
 
 
+def pool_by_loop(x: Tensor, pool: Pool, dense: Dense) -> Tensor:
+    a = (x @ dense.weight[0]).softmax(1)
+    return sum((a[:, i : i + 1] * x[:, i] for i in range(1, x.shape[1])), a[:, :1] * x[:, 0])
+
+
+def divided_later(x: Tensor, pool: Pool, dense: Dense) -> Tensor:
+    e = (x @ dense.weight[0]).exp().unsqueeze(-1)
+    return (x * e).sum(1) / e.sum(1)
+
+
 def scores(x: Tensor, query: Tensor) -> Tensor:
     """Return ``[batch, tokens]``."""
     return (x @ query).softmax(1)
@@ -148,5 +158,9 @@ HEADS: dict[str, dict[str, Head]] = {
         "keepdim": lambda x, pool, g: (F.linear(x, g.weight[:1]).softmax(1) * x).sum(1),
         "transposed": lambda x, pool, g: (F.linear(x, g.weight[:1]).softmax(1).mT @ x).flatten(1),
         "fused": fused_pool,
+        "linear-bias": lambda x, pool, g: (F.linear(x, g.weight[:1], g.bias[:1]).softmax(1) * x).sum(1),
+        "loop": pool_by_loop,
+        "by-sample": lambda x, pool, g: torch.stack([(t @ g.weight[0]).softmax(0) @ t for t in x]),
+        "divided-later": divided_later,
     },
 }

@@ -183,6 +183,35 @@ def merged_with_batch(x: Tensor) -> tuple[Tensor, Undo]:
     return x.flatten(0, 1)[to].unflatten(0, (b, n)), lambda y: y.flatten(0, 1)[undo].unflatten(0, (b, n))
 
 
+def shifted_by_half(x: Tensor) -> tuple[Tensor, Undo]:
+    return torch.fft.fftshift(x, dim=1), lambda y: torch.fft.ifftshift(y, dim=1)
+
+
+def embedded(x: Tensor) -> tuple[Tensor, Undo]:
+    """Look tokens up in a table of themselves."""
+    to = order(x.shape[1])
+    if x.dim() == 2:
+        return x[:, to], lambda y: y[:, to.argsort()]
+    rows = torch.arange(len(x))[:, None] * x.shape[1] + to
+    return torch.nn.functional.embedding(rows, x.flatten(0, 1)), lambda y: y[:, to.argsort()]
+
+
+def convolved(x: Tensor) -> tuple[Tensor, Undo]:
+    """Reorder by a convolution over tokens as channels, with a permutation as its kernel."""
+    to = order(x.shape[1])
+    if x.dim() == 2:
+        return x[:, to], lambda y: y[:, to.argsort()]
+    p = torch.eye(x.shape[1], dtype=x.dtype)[to][..., None]
+    conv = torch.nn.functional.conv1d
+    return conv(x, p), lambda y: conv(y, p.transpose(0, 1))
+
+
+def taken_flat(x: Tensor) -> tuple[Tensor, Undo]:
+    numbers = torch.arange(x.numel()).view(x.shape)
+    to = order(x.shape[1])
+    return x.take(numbers[:, to]), lambda y: y[:, to.argsort()]
+
+
 def rest_indexed(x: Tensor) -> tuple[Tensor, Undo]:
     """Reorder all but the first token, as where a class token leads."""
     to = torch.cat([torch.zeros(1, dtype=torch.long), order(x.shape[1] - 1) + 1])
@@ -227,6 +256,10 @@ REORDERINGS: dict[str, Reordering] = {
     "one-hot": by_one_hot,
     "tokens-first": tokens_first,
     "merged-with-batch": merged_with_batch,
+    "half-shift": shifted_by_half,
+    "embedding": embedded,
+    "conv": convolved,
+    "take": taken_flat,
     "rest-by-index": rest_indexed,
     "rest-by-sample": rest_shuffled,
 }

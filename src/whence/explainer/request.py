@@ -15,6 +15,7 @@ from ..explanations.explanation import Explanation
 from ..methods.base import Method
 from ..methods.registry import create
 from ..readout.block_relevance import BlockRelevance
+from ..readout.rollup import has_several_streams
 from ..runs.boundaries import HeadRelevance
 from ..runs.forward import forwarded
 from ..runs.nonfinite import first_bad_value
@@ -88,6 +89,14 @@ class Request:
         if not torch.isfinite(scores).all():
             raise NumericalError(
                 f"The scores of '{method.name}' are not finite although the model's output is: {diagnose()}"
+            )
+        several = bool(run.trace.attentions) and has_several_streams(run)
+        if several and not any(bool(found.any()) for found in (scores, *(other for _, other in others))):
+            warnings.warn(
+                f"All scores of '{method.name}' are 0: the attention maps that it follows do not lead from the target "
+                "to the input. Compare with an input-level method (gradient-x-input).",
+                WhenceWarning,
+                stacklevel=4,
             )
         explanation = assemble(run, replace(reading, scores=scores, others=others), method, self.options)
         if run.trace.ledger is not None:

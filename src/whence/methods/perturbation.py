@@ -27,7 +27,7 @@ from .._utils.progress import track
 from ..errors import MethodError, NumericalError
 from ..propagation.rulebook import Rulebook
 from ..runs.run import Run
-from ..runs.token_streams import split
+from ..runs.token_streams import row_by_row, split
 from ..tracing.reductions import precise
 from ..tracing.tensor_info import node_of
 from .base import Reading
@@ -154,7 +154,8 @@ class CoalitionGame:
                 cells, self.columns = _patches(run, self.template.grid, method.patch)
                 cells = cells.expand(self.batch, -1)
             else:
-                cells = _steps(found, run.absent(found, tokens), (method.patch or 1) if n == 0 else 1)
+                order = None if n else row_by_row(run, found.shape[1])
+                cells = _steps(found, run.absent(found, tokens), (method.patch or 1) if n == 0 else 1, order)
             self.cells.append(torch.where(cells < 0, cells, cells + self.count))
             self.count += int(cells.max()) + 1
         self.baselines = [_baseline(method.baseline, t.detach()) for t in self.places]
@@ -208,10 +209,15 @@ def _owners(run: Run, method: InputLevel, places: list[Tensor]) -> tuple[Reading
     return reading, owners
 
 
-def _steps(scores: Tensor, padding: Tensor | None, size: int) -> Tensor:
-    """Return the index of the slice, of some size, that each position is in, ``[batch, positions]``; -1 at padding."""
+def _steps(scores: Tensor, padding: Tensor | None, size: int, order: Tensor | None = None) -> Tensor:
+    """Return the index of the slice, of some size, that each position is in, ``[batch, positions]``; -1 at padding.
+
+    Slices are numbered along the positions, or along ``order``, ``[batch, positions]``.
+    """
     real = torch.ones_like(scores, dtype=torch.bool) if padding is None else ~padding.cpu()
-    return ((real.cumsum(1) - 1) // size).masked_fill(~real, -1)
+    real = real if order is None else real.gather(1, order.cpu())
+    found = ((real.cumsum(1) - 1) // size).masked_fill(~real, -1)
+    return found if order is None else torch.empty_like(found).scatter(1, order.cpu(), found)
 
 
 def _patches(run: Run, size: tuple[int, int], patch: int | None) -> tuple[Tensor, int]:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ..errors import MethodError
 from ..runs.run import Run
+from ..runs.token_streams import row_by_row
 from ..tracing.axes import Axes, Dim, order_of, size_of
 from ..tracing.reductions import arrange, precise, restored, spread
 from ..tracing.tensor_info import node_of
@@ -94,6 +95,8 @@ class SmoothGrad(GradientAverage):
         )
         sigma = self.noise * (high.amax(1) - low.amin(1))
         noise = (drawn.to(sigma) * spread(sigma, axes, batch)).to(clean)
+        rows = row_by_row(run, size_of(tokens)) if tokens == run.tokens and axes[0] == (batch,) else None
+        noise = noise if rows is None else restored(noise.expand_as(clean), axes.index(tokens), rows)
         return noise if index is None else restored(noise.expand_as(clean), axes.index(tokens), index.argsort(-1))
 
 

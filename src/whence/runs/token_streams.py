@@ -222,6 +222,11 @@ def _laid_out(owner: Tensor) -> tuple[tuple[int, int], Tensor] | None:
     return (len(tops), len(lefts)), places
 
 
+def row_by_row(run: Run, length: int) -> Tensor | None:
+    """Return ``[batch, tokens]``: positions in an order in which patches lie row by row; ``None`` if they do."""
+    return in_order(run, split(run.tokens, length, run), length)
+
+
 def in_order(run: Run, streams: list[Stream], length: int) -> Tensor | None:
     """Return ``[batch, tokens]``: positions in an order in which patches lie row by row; ``None`` if they do.
 

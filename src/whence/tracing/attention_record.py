@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ from ..errors import ModelError
 from .axes import Axes, Axis, Dim, fresh, order_of, plain, size_of
 from .fused_attention import FusedMap
 from .node import Node, walk
-from .op_call import Call, map_tensors
+from .op_call import Call, map_tensors, tensors_in
 from .recognition.contraction import free, summed, terms
 from .recognition.softmax import is_map_along
 from .reductions import arrange, precise, restored
@@ -169,16 +169,22 @@ class AttentionRecord:
         """Free the memory of an unfused map, which will not be asked for again."""
         self.probabilities = self.mix = None
 
-    def queried(self, output: Node) -> frozenset[int]:
+    def queried(self, output: Node, constants: Mapping[int, Tensor]) -> frozenset[int]:
         """Return the parameters (by ``id``) that its queries or keys are made of, if they depend on nothing else.
+
+        One query that is a parameter itself, not projected, is a linear layer with one output: it counts as none.
 
         Args:
             output: the node of what it makes.
+            constants: the parameters, by ``id``.
         """
         node = output if self.probabilities is None else node_of(self.probabilities)
         while node.kind not in ("linear", "matmul", "attention") and node.parents:
             node = node.parents[0]
-        return node.made_of
+        met = {p: constants[p].untyped_storage().data_ptr() for p in node.made_of if p in constants}
+        given = [] if node.recipe is None or self.shape[1] > 1 else tensors_in(node.recipe.args)
+        direct = {tensor.untyped_storage().data_ptr() for tensor in given}
+        return frozenset(p for p, memory in met.items() if memory not in direct)
 
     def map(self) -> Tensor:
         """``[batch, heads, queries, keys]``, out of the graph, in float32 or better."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any, NamedTuple
 
 import torch
@@ -149,6 +149,17 @@ def order_of(dim: Dim) -> Order | None:
     return dim[0].order if len(dim) == 1 else None
 
 
+def descends(dim: Dim, atoms: Set[Axis]) -> bool:
+    """Return whether entries of a dimension are, or are parts of, entries of some axes."""
+    for atom in dim:
+        order = () if atom.order is None else atom.order.source
+        wider = [axis for axis in (atom.whole, atom.cells_of) if axis is not None]
+        inner = (*order, *wider, *(axis for part in atom.parts for axis in part.source or ()))
+        if atom in atoms or descends(inner, atoms):
+            return True
+    return False
+
+
 def plain(axes: Axes) -> Axes:
     """Return axes with those that only hold the entries of another one in some order replaced by that one."""
     return tuple(dim if (order := order_of(dim)) is None else order.source for dim in axes)
@@ -212,12 +223,17 @@ def reshape(axes: Axes, shape: Sequence[int]) -> Axes | None:
 
 def _put_together(dim: Dim) -> Dim:
     """Return the axis that some axes were split from, in the order in which they hold its entries."""
-    whole = dim[0].whole if len(dim) > 1 else None
-    if whole is None or any(atom.whole is not whole for atom in dim) or size_of(dim) != whole.size:
+    orders = [order_of((atom,)) for atom in dim]  # rows or columns that were moved by themselves
+    atoms = [atom if order is None else order.source[0] for atom, order in zip(dim, orders, strict=True)]
+    whole = atoms[0].whole if len(dim) > 1 else None
+    if whole is None or any(atom.whole is not whole for atom in atoms) or size_of(tuple(atoms)) != whole.size:
         return dim
     index = torch.zeros(1, dtype=torch.long)
-    for atom in dim:
-        index = (index[:, None] + torch.arange(atom.size) * atom.stride).flatten()
+    for atom, order in zip(atoms, orders, strict=True):
+        places = torch.arange(atom.size) if order is None else order.places
+        if places.dim() > 1:
+            return dim
+        index = (index[:, None] + places * atom.stride).flatten()
     return ordered((whole,), index) or dim
 
 

@@ -81,7 +81,8 @@ def _rsub(input: Tensor, other: Any) -> Tensor:
 
 
 def _rdiv(input: Tensor, other: Any) -> Tensor:
-    return torch.mul(torch.reciprocal(input), other)
+    inverse = torch.reciprocal(input)
+    return torch.mul(inverse, other) if isinstance(other, Tensor) or other != 1 else inverse
 
 
 def _rmatmul(input: Tensor, other: Tensor) -> Tensor:
@@ -173,6 +174,11 @@ def _fftn(input: Tensor, s: Any = None, dim: Any = None, norm: str | None = None
     return real if imaginary is None else torch.complex(real, imaginary)
 
 
+def _shifted(input: Tensor, dim: Any = None, sign: int = 1) -> Tensor:
+    dims = range(input.dim()) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
+    return torch.roll(input, [sign * (input.shape[d] // 2) for d in dims], tuple(dims))
+
+
 def _fft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, axis: int = -1) -> Tensor:
     return _fftn(input, None if n is None else (n,), (dim if axis == -1 else axis,), norm)
 
@@ -185,6 +191,8 @@ COMPOSITE: dict[str, Callable[..., Any]] = {
     "std_mean": _std_mean, "linalg_vecdot": _vecdot, "vecdot": _vecdot,
     "fft_fftn": _fftn, "fft_fft2": lambda input, s=None, dim=(-2, -1), norm=None: _fftn(input, s, dim, norm),
     "fft_fft": _fft, "native_group_norm": _native_group_norm,
+    "fft_fftshift": _shifted, "fft_ifftshift": functools.partial(_shifted, sign=-1),
+    "embedding": lambda input, weight, *_, **__: weight[input],  # of a table that depends on the input
     "expand_as": lambda input, other: input.expand(other.shape),
     "view_as": lambda input, other: input.view(other.shape),
     "reshape_as": lambda input, other: input.reshape(other.shape),

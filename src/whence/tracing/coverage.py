@@ -48,12 +48,22 @@ class Coverage:
         self.plain = Counter(plain or {})
         self._met: list[tuple[set[int], str, str, str | None]] = []
         self._foreign: Counter[str] = Counter()
+        self._doubtful: dict[int, str] = {}
         self.opaque: list[str] = []  # kernels that may be attentions
         self.hidden: list[str] = []  # torch's own operations in code that is not seen: TorchScript, vmap, extensions
 
     def count(self, nodes: Iterable[Node], name: str, kind: str, rule: str | None) -> None:
         """Note one operation by its outputs, with the name of its rule."""
         self._met.append(({node.seq for node in nodes}, name, kind, rule))
+
+    def doubt(self, node: Node, name: str) -> None:
+        """List an operation under another name, whatever its rule, because its kind is no certain part of attention."""
+        self._doubtful[node.seq] = name
+
+    def trust(self, nodes: Iterable[Node]) -> None:
+        """Take back the doubt in some operations."""
+        for node in nodes:
+            self._doubtful.pop(node.seq, None)
 
     def foreign(self, name: str, inputs: int, new: bool = False) -> None:
         """Note a tensor made by code that torch functions do not show (a custom autograd function) from some inputs.
@@ -88,8 +98,9 @@ class Coverage:
         for made, name, kind, rule in self._met:
             if made.isdisjoint(reached):
                 continue
+            name = next((self._doubtful[seq] for seq in made if seq in self._doubtful), name)
             self.seen[name] += 1
-            if kind in UNVERIFIED or (rule is None and kind not in EXACT):
+            if name in self._doubtful.values() or kind in UNVERIFIED or (rule is None and kind not in EXACT):
                 self.plain[name] += 1
                 continue
             rules.setdefault(name, set()).add("gradient (linear)" if rule is None else rule)

@@ -40,6 +40,7 @@ class Node:
         linear: whether it is a constant multiple of its root.
         activated: whether an activation lies between its root and it.
         softmax: the axis over which it sums to one, if it is a softmax.
+        exponential: whether it is made of exponentials of scores, if it is a softmax; not of scores over their sum.
         linear_uses, other_uses: how many linear layers, and how many other operations, read it.
         kept: whether a rule still needs the value that it has now.
         moved: whether the tensor was given other memory before it was overwritten.
@@ -67,6 +68,7 @@ class Node:
     linear = True
     activated = False
     softmax: Dim | None = None
+    exponential = True
     linear_uses = 0
     other_uses = 0
     kept = False
@@ -168,8 +170,9 @@ class Node:
         if kind == "softmax":
             dim = call.argument(1, "dim", -1)
             self.softmax = self.axes[dim if isinstance(dim, int) else -1]
+            self.exponential = call.name in ops.SOFTMAX
         elif kind in ("structural", "identity", "scale", "selecting") or call.name in ops.CLIPPING:
-            self.softmax = main.softmax
+            self.softmax, self.exponential = main.softmax, main.exponential
             self.mixed = main.mixed
             self.learned = main.learned
         elif kind == "linear" and main.softmax in self.axes:  # heads that are mixed (talking heads): weights of keys

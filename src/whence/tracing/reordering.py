@@ -19,7 +19,7 @@ from .replay import Recipe, UnknownFunctionError, dominator, evaluate, region
 from .tensor_info import is_weight, node_of
 
 #: operations that may move entries along a dimension
-MOVING = with_trait("moves") | {"take"}
+MOVING = with_trait("moves")
 #: operations that write entries to places of another tensor
 WRITING = {"setitem", "index_put", "scatter", "index_copy"}
 #: operations that may put slices of one tensor together in another order
@@ -92,27 +92,41 @@ def _numbered(recipe: Recipe, root: Node, dim: int, power: int = 1) -> Tensor:
 
 def _placed(numbers: dict[int, Tensor], root: Node, output: Tensor, batch: Axis) -> Axes | None:
     """Return the axis of each dimension of the output, from the numbers that it holds of each of the root's."""
-    varying = {d: [j for j in range(found.dim()) if _varies(found, j)] for d, found in numbers.items()}
-    sample = next((js[0] for d, js in varying.items() if root.axes[d] == (batch,) and len(js) == 1), None)
+    entries = [entry for d, found in numbers.items() for entry in _apart(d, root.axes[d], found, batch)]
+    varying = [(d, dim, found, _varying(found)) for d, dim, found in entries]
+    sample = next((js[0] for _, dim, _, js in varying if dim == (batch,) and len(js) == 1), None)
     out: list[Dim] = [()] * output.dim()
-    for d, along in varying.items():
-        if not along and size_of(root.axes[d]) == 1:  # a batch of one
+    for d, held, numbered, along in varying:
+        if not along and size_of(held) == 1:  # a batch of one
             own_places = [
                 j for j in (d, *range(output.dim())) if j < output.dim() and output.shape[j] == 1 and not out[j]
             ]
-            if not own_places:
+            if own_places:
+                out[own_places[0]] = held
+            elif held != (batch,):  # else a sample by itself
                 return None
-            out[own_places[0]] = root.axes[d]
             continue
-        own = [j for j in along if j != sample] if root.axes[d] != (batch,) else along
+        own = [j for j in along if j != sample] if held != (batch,) else along
         if len(own) != 1:
             return None
-        found = _index(numbers[d], own[0], sample if sample in along and sample != own[0] else None)
-        dim = _ordered_in_batch(root.axes[d], found, batch)
+        found = _index(numbered, own[0], sample if sample in along and sample != own[0] else None)
+        dim = _ordered_in_batch(held, found, batch)
         if dim is None or out[own[0]]:
             return None
         out[own[0]] = dim
     return tuple(out) if all(dim or n == 1 for dim, n in zip(out, output.shape, strict=True)) else None
+
+
+def _apart(d: int, dim: Dim, found: Tensor, batch: Axis) -> list[tuple[int, Dim, Tensor]]:
+    """Return the numbers along a dimension; of one that is merged with the batch, and is not any more, two numbers."""
+    if dim[0] is not batch or len(dim) == 1 or len(_varying(found)) < 2:
+        return [(d, dim, found)]
+    own = size_of(dim[1:])
+    return [(d, (batch,), found // own), (d, dim[1:], found % own)]
+
+
+def _varying(found: Tensor) -> list[int]:
+    return [dim for dim in range(found.dim()) if _varies(found, dim)]
 
 
 def _varies(found: Tensor, dim: int) -> bool:
@@ -157,7 +171,7 @@ def selected_tokens(selection: Node, whole: Node) -> tuple[Dim, Tensor] | None:
             numbers = _numbered(selection.recipe, whole, cut[0])
     except (UnknownFunctionError, RuntimeError, TypeError):
         return None
-    along = [j for j in range(numbers.dim()) if _varies(numbers, j)]
+    along = _varying(numbers)
     if len(along) > 1:
         return None
     places = _index(numbers, along[0], None) if along else numbers.flatten()[:1]

@@ -94,7 +94,8 @@ def distant(tensor: Tensor) -> Tensor:
 
 
 def _standing_for(tensor: Tensor, other: Tensor) -> Tensor:
-    return inform(attach(other, node_of(tensor)), edge=get_gradient_edge(tensor))
+    edge = info_of(tensor).edge  # of one that stands for another itself
+    return inform(attach(other, node_of(tensor)), edge=get_gradient_edge(tensor) if edge is None else edge)
 
 
 def edge_of(tensor: Tensor) -> Tensor | GradientEdge:

@@ -24,16 +24,17 @@ from ..errors import ModelError
 from . import operations as ops
 from .attention_record import AttentionRecord
 from .autograd_graph import AutogradGraph
-from .axes import Axes, Axis, Known, follow, fresh, guess
+from .axes import Axes, Axis, Known, descends, follow, fresh, guess
 from .composites import COMPOSITE, OPENED, PARTICULAR, exposed, laid_out
 from .coverage import EXACT, Coverage
 from .custom_autograd import hooks_on_saved_tensors, keep, opened, refuse_checkpoints
 from .fused_attention import FusedMap, attend
-from .node import Node
+from .node import Node, walk
 from .op_call import Call, Classification, Hold, OutputNode, Rule, RuleResult, as_it_is, map_tensors, tensors_in
 from .op_kinds import classified
 from .output_head import OutputHead
 from .recognition.assembled import written
+from .recognition.contraction import summed_axes
 from .recognition.elementwise import (
     ELEMENTWISE,
     activation,
@@ -67,6 +68,10 @@ from .tensor_parallel import is_split, refusal, refuse_split_table, refuse_split
 
 if TYPE_CHECKING:
     from ..propagation.ledger import Ledger
+
+
+#: kinds of operations that scores are made by, or that are before these
+PRODUCTS = ("matmul", "mix", "attention", "linear", "convolution", "norm")
 
 
 class Trace(TorchFunctionMode):
@@ -208,7 +213,7 @@ class Trace(TorchFunctionMode):
             return result
         func = laid_out(func) if op.name in PARTICULAR else func
         call = Call(op.name, "", func, args, kwargs, self.batch, tensors, nodes, traced, op.inplace)
-        return self._embed(call) if op.name == "embedding" else self._dispatch(call, op)
+        return self._embed(call) if op.name == "embedding" and not traced else self._dispatch(call, op)
 
     def _dispatch(self, call: Call, op: ops.Operation) -> Any:
         """Run a call, the primitive operations that it is composed of, or the same call in its usual form."""
@@ -542,6 +547,7 @@ class Trace(TorchFunctionMode):
         """Note an operation whose result depends on the input: coverage, readers, residual additions."""
         made = [node_of(t) for t in outputs if t.requires_grad]
         self.coverage.count(made, call.name, call.kind, None if rule is None else rule.name)
+        self._check_attention(call, node_of(outputs[0]))
         if not call.composed:  # its steps were counted
             self._uses(call)
         if self._early is not None:
@@ -550,6 +556,28 @@ class Trace(TorchFunctionMode):
         if node_of(outputs[0]).residual:
             self._held.clear()
             self._place(self.residuals[-1])
+
+    def _check_attention(self, call: Call, node: Node) -> None:
+        """Let coverage list products over tokens that are no attention map times values, and attention without softmax.
+
+        A product over tokens that a softmax is taken of later is one of queries and keys (of features).
+        """
+        if call.kind == "softmax":
+            scores = [n for n in call.nodes if n is not None]
+            behind = walk(scores, lambda n: () if n.kind in PRODUCTS else n.flows)
+            self.coverage.trust(n for n in behind if n.kind == "matmul")
+        elif call.kind == "matmul" and any(descends(dim, self._token_axes()) for dim in summed_axes(call)):
+            self.coverage.doubt(node, f"{call.name} over tokens")
+        elif call.kind == "mix" and call.probabilities is not None:
+            map_ = node_of(call.probabilities)
+            if not map_.exponential or map_.moved_from().kind in ("mix", "matmul"):  # a product of maps is a map
+                self.coverage.doubt(node, "attention without softmax")
+
+    def _token_axes(self) -> set[Axis]:
+        """The axes of the user's tokens or pixels."""
+        found = [(source.tensor.dim(), node_of(source.tensor).axes) for source in self.sources]
+        dims = [dim for n, axes in found for dim in (axes[2:] if n > 3 else axes[1:-1])]
+        return {atom for dim in dims for atom in dim} - {self.batch}
 
     def _place(self, residual: Residual) -> None:
         """Let the maps of attentions whose queries are some tokens of the stream have rows for all of its tokens."""
@@ -593,8 +621,10 @@ class Trace(TorchFunctionMode):
         """
         node = node_of(output)
         node.keep_value()
-        met = record.queried(node) & set(self._constants)  # a bias that the model keeps was made in an earlier run
+        met = record.queried(node, self._constants)  # a bias that the model keeps was made in an earlier run
         record.complete(output if self.maps else distant(output), self.hold(output.detach()), leaf)
+        if self._forms:  # a form may compute it again
+            self._withdraw([n for n in self._mixed_nodes() if n.parents == node.parents])
         self.asking |= {p for p in met if record.shape[1] in self._constants[p].shape}
         self._mixers[node.seq] = len(self.attentions)
         for operand in node.parents:
@@ -602,6 +632,10 @@ class Trace(TorchFunctionMode):
         self.attentions.append(record)
         if self._early is not None:
             self.entry, self._early = self._common(call), None
+
+    def _mixed_nodes(self) -> list[Node]:
+        """The nodes of what attentions have made so far."""
+        return [node_of(record.output) for record in self.attentions if record.output is not None]
 
     def _common(self, call: Call) -> Tensor | None:
         """The last tensor from which everything that the first attention reads derives."""

@@ -51,13 +51,49 @@ class _Operands(NamedTuple):
     flat: bool
     times: int
 
-    def product(self, query: Tensor, key: Tensor) -> Tensor:
+    @property
+    def roots(self) -> tuple[Node, ...]:
+        """What scores are computed from."""
+        return self.query, self.key
+
+    @property
+    def size(self) -> int:
+        """How many entries the map has."""
+        return self.query.shape[:-1].numel() * self.value.shape[-2]
+
+    def scores(self, *roots: Tensor) -> Tensor:
         """Return scores, not scaled."""
+        query, key = roots
         return torch.matmul(query, self.repeated(key if self.flat else key.mT))
 
     def repeated(self, tensor: Tensor) -> Tensor:
         """Return keys or values for each head of queries."""
         return tensor if self.times == 1 else tensor.repeat_interleave(self.times, -3)
+
+
+class _Pooling(NamedTuple):
+    """Scores and values of one query that is no tensor, such as those of a linear layer with one output.
+
+    Attributes:
+        score: ``[..., keys]``, with dimensions of size 1 anywhere.
+        value: ``[..., keys, values]``.
+    """
+
+    score: Node
+    value: Node
+
+    @property
+    def roots(self) -> tuple[Node, ...]:
+        """What scores are computed from."""
+        return (self.score,)
+
+    def scores(self, *roots: Tensor) -> Tensor:
+        """Return scores."""
+        return roots[0].reshape(self.value.shape[:-1])
+
+    def repeated(self, tensor: Tensor) -> Tensor:
+        """Return values as they are."""
+        return tensor
 
 
 class _Region(NamedTuple):
@@ -110,7 +146,16 @@ def _most_keys(call: Call) -> float:
     A map that was multiplied sums to 1 in its usual form; one that leaves keys out for all queries has fewer of them.
     """
     node, map_ = call.nodes[0], call.tensors[0].detach()
-    if len(call.traced) != 2 or node is None or node.softmax is None or call.name == "einsum" or map_.is_meta:
+    if len(call.traced) == 2 and node is not None and node.softmax is not None and not _has_usual_scores(node):
+        return math.inf
+    if (
+        len(call.traced) != 2
+        or node is None
+        or node.softmax is None
+        or call.name == "einsum"
+        or map_.is_meta
+        or map_.dim() < 2
+    ):
         return 0
     total = map_.sum(-1)
     if node.kind == "scale" and bool((((total - 1).abs() > 1e-3) & (total != 0)).any()):
@@ -118,11 +163,20 @@ def _most_keys(call: Call) -> float:
     return map_.shape[-1] - 1 if bool((map_.flatten(0, -2).amax(0) == 0).any()) else 0
 
 
+def _has_usual_scores(node: Node) -> bool:
+    """Return whether a map is a softmax of one product, at most scaled, masked and moved."""
+    while node.kind in ("softmax", "scale", "shift", "shift-by-constant", "structural", "selecting", "identity"):
+        if len(node.flows) != 1:
+            return False
+        node = node.flows[0]
+    return node.kind in ("matmul", "linear")
+
+
 def _attention(
     nodes: list[Node], run: Callable[..., Tensor], keys: float = math.inf
 ) -> tuple[Usual, list[Node]] | None:
     """Return a function of some tensors as an attention of so many keys at most, and what it replaces."""
-    if max(len(node.shape) for node in nodes) < 3:
+    if max(len(node.shape) for node in nodes) < 2:
         return None
     region = _walk(nodes)
     if region is None or not any(map(_is_exponential, region.inner)):
@@ -140,14 +194,17 @@ def _attention(
     return None
 
 
-def _attend(operands: _Operands, found: Scores, fused: bool) -> Tensor:
-    query, key, value = (restored(node) for node in operands[:3])
-    value = operands.repeated(value)
+def _attend(operands: _Operands | _Pooling, found: Scores, fused: bool) -> Tensor:
+    value = operands.repeated(restored(operands.value))
+    roots = [restored(node) for node in operands.roots]
+    if isinstance(operands, _Pooling):
+        return torch.matmul(softmax_of(operands.scores(*roots), found).unsqueeze(-2), value).squeeze(-2)
+    query, key = roots
     if fused and not found.biased:
         key = operands.repeated(key.mT if operands.flat else key)
         seen = found.bias.isfinite()
         return F.scaled_dot_product_attention(query, key, value, None if bool(seen.all()) else seen, scale=found.factor)
-    return torch.matmul(softmax_of(operands.product(query, key), found), value)
+    return torch.matmul(softmax_of(operands.scores(query, key), found), value)
 
 
 def _walk(nodes: list[Node]) -> _Region | None:
@@ -168,14 +225,19 @@ def _walk(nodes: list[Node]) -> _Region | None:
             stack.append(node.flows[2])
         elif node.kind == "matmul" and len(node.flows) == 2 and not _has_behind(node, _is_exponential):
             products.append(node.flows)
-        elif not node.flows or _is_sliced(node) or (node.residual and not _has_behind(node, _is_product)):
+        elif (
+            not node.flows
+            or node.kind == "norm"
+            or _is_sliced(node)
+            or (node.residual and not _has_behind(node, _is_product))
+        ):
             values.append(node)
         else:
             inner[node.seq] = node
             stack += node.flows
         if len(inner) > REACH:
             return None
-    return _Region(list(inner.values()), products, values) if products and values else None
+    return _Region(list(inner.values()), products, values) if values else None
 
 
 def _is_sliced(node: Node) -> bool:
@@ -206,16 +268,39 @@ def _has_behind(node: Node, test: Callable[[Node], bool]) -> bool:
     return False
 
 
-def _candidates(region: _Region) -> Iterator[_Operands]:
+def _candidates(region: _Region) -> Iterator[_Operands | _Pooling]:
     """Yield tensors that may be queries, keys and values."""
-    first, second = (dominator(pair[i] for pair in region.products) for i in (0, 1))
-    value = dominator(region.values)
-    if first is None or second is None or value is None:
+    given = _apart(region) if not region.products else _of_products(region)
+    if len(given) == 2:
+        for score, value in itertools.permutations(given, 2):
+            if _without_ones(score.shape) == _without_ones(value.shape[:-1]):
+                yield _Pooling(score, value)
+    if len(given) != 3:
         return
-    for a, b in ((first, second), (second, first)):
-        for query, key, values, flat in itertools.product(_moved(a), _moved(b), _moved(value), (False, True)):
-            if (operands := _fitting(query, key, values, flat)) is not None:
+    first, second, third = given
+    widest = max(node.numel for node in region.inner if _is_exponential(node))
+    for a, b, c in (
+        itertools.permutations(given) if not region.products else ((first, second, third), (second, first, third))
+    ):
+        for query, key, values, flat in itertools.product(_moved(a), _moved(b), _moved(c), (False, True)):
+            operands = _fitting(query, key, values, flat)
+            if operands is not None and (region.products or widest >= operands.size):  # no window of a few keys
                 yield operands
+
+
+def _of_products(region: _Region) -> list[Node]:
+    """Return the tensors that all products are made of, and the one that all values are; none if there are several."""
+    found = [dominator(pair[i] for pair in region.products) for i in (0, 1)] + [dominator(region.values)]
+    return [node for node in found if node is not None]
+
+
+def _apart(region: _Region) -> list[Node]:
+    """Return the tensors that a region without products begins with, one for each layer or slice of a layer."""
+    groups: dict[int, list[Node]] = {}
+    for node in region.values:
+        groups.setdefault(node.layout().seq, []).append(node)
+    found = [dominator(group) for group in groups.values()]
+    return [node for node in found if node is not None]
 
 
 def _moved(node: Node) -> list[Node]:
@@ -238,28 +323,30 @@ def _fitting(query: Node, key: Node, value: Node, flat: bool) -> _Operands | Non
     return None if left or query.shape[:-3] != key.shape[:-3] else _Operands(query, key, value, flat, times)
 
 
-def _tried(run: Callable[..., Tensor], operands: _Operands) -> Scores | None:
+def _without_ones(shape: torch.Size) -> list[int]:
+    return [n for n in shape if n != 1]
+
+
+def _tried(run: Callable[..., Tensor], operands: _Operands | _Pooling) -> Scores | None:
     """Return in which way a function is an attention of some queries, keys and values; ``None`` if it is not."""
-    samples = [(sample(operands.query, i), sample(operands.key, i + 2)) for i in (0, 1)]
-    maps = [map_ for query, key in samples if (map_ := _map(run, operands, query, key)) is not None]
-    if len(maps) < 2:
-        return None
-    scores = [operands.product(query, key) for query, key in samples]
-    return softmax_in(scores, maps, -1, operands.query.dtype)
+    roots = operands.roots
+    samples = [{root: sample(root, i + 2 * j) for j, root in enumerate(roots)} for i in (0, 1)]
+    scores = [operands.scores(*(given[root] for root in roots)) for given in samples]
+    maps = [_map(run, operands.value, given, made.shape) for given, made in zip(samples, scores, strict=True)]
+    found = [map_ for map_ in maps if map_ is not None]
+    return softmax_in(scores, found, -1, operands.value.dtype) if len(found) == 2 else None
 
 
-def _map(run: Callable[..., Tensor], operands: _Operands, query: Tensor, key: Tensor) -> Tensor | None:
+def _map(run: Callable[..., Tensor], value: Node, roots: dict[Node, Tensor], shape: torch.Size) -> Tensor | None:
     """Return the map of an attention: what it makes of values that are 1 at one key, 0 at all others."""
-    value = operands.value
     keys, width = value.shape[-2:]
     columns = []
     for start in range(0, keys, width):
         one = torch.zeros(keys, width, dtype=value.dtype, device=value.device)
         count = min(width, keys - start)
         one[start : start + count, :count] = torch.eye(count, dtype=value.dtype, device=value.device)
-        given = {operands.query: query, operands.key: key, value: one.expand(value.shape)}
-        made = run(functools.partial(evaluate, given=given))
-        if made.shape != (*query.shape[:-1], width):
+        made = run(functools.partial(evaluate, given={**roots, value: one.expand(value.shape)}))
+        if made.shape != (*shape[:-1], width):
             return None
         columns.append(made[..., :count])
     return torch.cat(columns, -1)

@@ -127,16 +127,25 @@ def _centres(matrix: Tensor) -> bool:
 
 
 def _convolution(call: Call) -> Callable[[], Tensor] | None:
-    """Return a convolution of every channel by itself as a scaling (kernel of 1) or a mean (a uniform, full kernel)."""
+    """Return a convolution of every channel by itself as a scaling (kernel of 1) or a mean (a uniform, full kernel).
+
+    One with a kernel of 1 and a constant that is no weight may also be a selection or a mean of channels.
+    """
     x, weight, bias = call.args[0], call.argument(1, "weight"), call.argument(2, "bias")
     space = x.dim() - 2
-    if call.name.startswith("conv_") or x is not call.traced[0] or weight.shape[1] != 1 or not _is_small(weight):
-        return None
-    if call.argument(6, "groups", 1) != len(weight) or len(weight) != x.shape[1]:
+    if call.name.startswith("conv_") or x is not call.traced[0] or not _is_small(weight):
         return None
     wide = (-1, *(1,) * space)
-    if weight.shape[2:].numel() == 1:
-        scaled = lambda: x * weight.reshape(wide)  # noqa: E731  # one of two
+    groups = call.argument(6, "groups", 1)
+    along = None
+    if groups == 1 and weight.shape[2:].numel() == 1 and not is_weight(weight):
+        along = _along(weight.flatten(1), False, False)
+    if along is not None:
+        scaled = lambda: along(x, 1)  # noqa: E731  # one of three
+    elif weight.shape[1] != 1 or groups != len(weight) or len(weight) != x.shape[1]:
+        return None
+    elif weight.shape[2:].numel() == 1:
+        scaled = lambda: x * weight.reshape(wide)  # noqa: E731
     elif weight.shape[2:] == x.shape[2:] and not is_weight(weight) and bool((weight == weight.flatten()[0]).all()):
         factor = float(weight.flatten()[0]) * weight.shape[2:].numel()
         scaled = lambda: _times(x.mean(tuple(range(2, x.dim())), keepdim=True), factor)  # noqa: E731

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..axes import Dim
 from ..einsum_axes import letters
 from ..op_call import Call
 
@@ -47,6 +48,15 @@ def free(found: Terms, which: int) -> list[int]:
     """Return the dimensions of an operand of two that the other one does not have."""
     mine, other = found[0][which], found[0][1 - which]
     return [i for i, letter in enumerate(mine) if letter not in other and letter in found[1]]
+
+
+def summed_axes(call: Call) -> list[Dim]:
+    """Return the axes that a product is summed over."""
+    found = equation(call) if call.name == "einsum" else terms(call)
+    if found is None:
+        return []
+    pairs = zip(call.nodes, found[0], strict=False)
+    return [node.axes[i] for node, own in pairs if node is not None for i, c in enumerate(own) if c not in found[1]]
 
 
 def equation(call: Call) -> Terms | None:

@@ -8,6 +8,7 @@ tensor are joined: ``(u * a) * sigmoid(a)`` is ``u * silu(a)``.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -121,6 +122,8 @@ def is_activation(call: Call) -> bool:
     nodes = functions(call)
     if call.name in JOINING and len(nodes) > 1:
         return call.name not in ("add", "sub") or any(not node.linear for node in nodes)
+    if call.name in ops.COPYING or call.name in ops.LAYOUT:
+        return False
     return any(node.shifted or _is_unfinished(node) for node in nodes) or _shifts(call)
 
 
@@ -141,7 +144,8 @@ def _shifts(call: Call) -> bool:
 def activation(call: Call, value: Tensor) -> Call | None:
     """Return an elementwise function as one operation on its root; ``None`` if the root is gone.
 
-    A function that ends with the addition of a number is complete if it is 0 at 0, as ``2 sigmoid(2 x) - 1``.
+    A function that ends with the addition of a number is complete if it is 0 at 0, as ``2 sigmoid(2 x) - 1``, or for
+    large arguments of one sign, as ``0.5 + 0.5 tanh(x)`` and ``elu(x) + 1``.
     """
     constants = [t for t in call.tensors if not t.requires_grad and not t.is_meta] if call.name == "mul" else []
     if any(not bool(t.any()) for t in constants):  # nothing, whatever is multiplied
@@ -160,7 +164,7 @@ def activation(call: Call, value: Tensor) -> Call | None:
 
     try:
         with torch.no_grad():
-            if _shifts(call) and not _is_zero_at_zero(at, x):
+            if _shifts(call) and not _is_zero_at_zero(at, x) and not _vanishes(at, x):
                 return None
             kind = _kind(call, at, x)
     except (UnknownFunctionError, RuntimeError):
@@ -170,6 +174,27 @@ def activation(call: Call, value: Tensor) -> Call | None:
     return Call(
         call.name, kind, functools.partial(_valued, value, at), (x,), {}, call.batch, [x], [root], [x], composed=True
     )
+
+
+def shifted_argument(call: Call) -> Callable[[], Tensor] | None:
+    """Return a function of ``x - c`` in several steps, ``1 / (1 + exp(c - x))``, as one operation on ``x - c``."""
+    root = root_of(call)
+    if root is None or not is_activation(call):
+        return None
+    steps = [functions(call)[0]]
+    while steps[-1] is not root and steps[-1].flows:
+        steps.append(steps[-1].flows[0])
+    affine = list(itertools.takewhile(lambda node: node.kind in ("scale", "shift"), steps[-2::-1]))
+    shifts = [node for node in affine if node.kind == "shift"]
+    with torch.no_grad():
+        if not shifts or activation(call, call.func(*call.args, **call.kwargs)) is None:
+            return None
+    recipe = Recipe.of(call, known_operands(call), 0)
+
+    def at(other: Tensor) -> Tensor:
+        return recipe.run(lambda node: evaluate(node, {shifts[-1]: other}))
+
+    return lambda: ElementwiseFunction(at).applied(restored(shifts[-1]))
 
 
 def stacked_activation(call: Call) -> Call | None:
@@ -221,6 +246,12 @@ def _kind(call: Call, at: Callable[[Tensor], Tensor], x: Tensor) -> str:
 
 def _is_zero_at_zero(function: Callable[[Tensor], Tensor], x: Tensor) -> bool:
     return not x.is_meta and bool((function(torch.zeros_like(x)).abs() < 1e-6).all())
+
+
+def _vanishes(function: Callable[[Tensor], Tensor], x: Tensor) -> bool:
+    """Return whether an elementwise function is 0 for large arguments of one sign."""
+    ends = [function(torch.full_like(x, sign * FAR)).abs().max() for sign in (1, -1)]
+    return not x.is_meta and bool(min(ends) < 1e-6)
 
 
 def _valued(value: Tensor, at: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -281,10 +312,7 @@ def is_gated(function: Callable[[Tensor], Tensor], x: Tensor) -> bool:
 
 
 def shifted_gate(call: Call) -> Callable[[], Tensor] | None:
-    """Return a product with a function to which a number was added last, as a product with one function.
-
-    ``u * (0.5 + 0.5 * tanh(g))`` is a product with a gate, 0 at one end; ``u * (1 + g(x))`` is ``u + u * g(x)``.
-    """
+    """Return a product with an activation to which 1 was added last, ``u * (1 + g(x))``, as ``u + u * g(x)``."""
     for mine, other in ((0, 1), (1, 0)):
         if len(call.traced) != 2 or len(call.args) != 2:
             return None
@@ -294,23 +322,10 @@ def shifted_gate(call: Call) -> Callable[[], Tensor] | None:
             continue
         if node.recipe is None or shift.shape != call.tensors[other].shape or shift.is_meta:
             continue
-        if _closes(node):
-            return functools.partial(lambda u, s: torch.mul(u, s.clone()), call.tensors[other], shift)
         saturates = node.flows[0].kind == "activation" and node.flows[0].name not in ops.CLIPPING
         if saturates and node.name == "add" and 1 in [a for a in node.recipe.args[:2] if isinstance(a, int | float)]:
             return functools.partial(lambda u, f: u + u * restored(f), call.tensors[other], node.flows[0])
     return None
-
-
-def _closes(node: Node) -> bool:
-    """Return whether a function of one tensor is bounded, and 0 for large arguments of one sign."""
-    x = torch.full(node.root.shape, FAR, dtype=node.root.dtype, device=node.root.device)
-    try:
-        with torch.no_grad():
-            ends = [float(evaluate(node, {node.root: sign * x}).abs().max()) for sign in (1, -1)]
-    except (UnknownFunctionError, RuntimeError):
-        return False
-    return min(ends) < 1e-6 and max(ends) < FAR / 2
 
 
 def constant_multiple(call: Call) -> Callable[[], Tensor] | None:

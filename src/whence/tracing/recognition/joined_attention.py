@@ -20,7 +20,10 @@ from ..replay import Recipe, restored
 from ..tensor_info import node_of
 
 #: operations between a product and where it is joined to others
-MOVING = {"transpose", "permute", "reshape", "view", "flatten", "unsqueeze", "squeeze", "contiguous", "clone", "to"}
+MOVING = {
+    "transpose", "permute", "reshape", "view", "flatten", "unsqueeze", "squeeze", "contiguous", "clone", "to",
+    "getitem", "select",
+}  # fmt: skip
 
 Usual = Callable[[], Tensor]
 

@@ -96,8 +96,35 @@ def summed_product(call: Call) -> Usual | None:
     return run
 
 
+def distributed(call: Call) -> Usual | None:
+    """Return ``q (k + r)`` as ``q k + q r``, if ``r`` is a constant for each pair of query and key (its distance).
+
+    In the same way, a sum of maps times values is a sum of attentions: ``(A + B) v``, ``(A + 1) v``.
+    """
+    product = recorded(node_of(call.traced[0])) if call.name == "sum" and len(call.traced) == 1 else call
+    if product is None or len(product.traced) != 2 or product.name not in ("mul", "einsum", "matmul", "bmm"):
+        return None
+    for t, node in zip(product.tensors, product.nodes, strict=True):
+        if node is None or node.recipe is None or node.kind not in ("shift-by-constant", "add") or node.residual:
+            continue
+        parts = [a for a in node.recipe.args if isinstance(a, Node | Tensor)]
+        wider = node.kind == "shift-by-constant" and node.flows[0].numel < node.numel
+        if len(parts) == 2 and (wider or any(flow.softmax is not None for flow in node.flows)):
+            return functools.partial(
+                _distributed, call, product, t, parts, torch.sub if node.name == "sub" else torch.add
+            )
+    return None
+
+
+def _distributed(call: Call, product: Call, operand: Tensor, parts: list[Any], add: Callable[..., Tensor]) -> Tensor:
+    given = [restored(part, 12) if isinstance(part, Node) else part for part in parts]
+    given = [t if t.shape == operand.shape else t.expand(operand.shape) for t in given]
+    made = [again(product, {id(operand): t}) for t in given]
+    return add(*(made if product is call else [call.func(t, *call.args[1:], **call.kwargs) for t in made]))
+
+
 def _is_contracted(factors: Any, shapes: list[tuple[int, ...]], key: int) -> bool:
-    """Return whether one factor of a product is a map over the dimension that is summed, or a weight."""
+    """Return whether a product that is summed is one of matrices, or one with a map or a weight."""
     for mine, other in ((0, 1), (1, 0)):
         node, rest = factors[mine], factors[other]
         if isinstance(node, Tensor):
@@ -107,6 +134,8 @@ def _is_contracted(factors: Any, shapes: list[tuple[int, ...]], key: int) -> boo
         features = [d for d, (m, n) in enumerate(zip(shapes[mine], shapes[other], strict=True)) if m == 1 and n > 1]
         queries = [d for d, (m, n) in enumerate(zip(shapes[mine], shapes[other], strict=True)) if m > 1 and n == 1]
         along = key - len(shapes[mine])
+        if features and queries and isinstance(rest, Node):  # a product of matrices
+            return True
         if not features or not isinstance(rest, Node) or not (queries or node.axes[along] == rest.axes[along]):
             continue
         if _is_map(node, along):
@@ -211,6 +240,71 @@ def _projected(letters: list[str], map_: Tensor, values: Tensor, weight: Tensor)
     return inform(made, roots=(mixed,))  # heads may be summed next
 
 
+def scaled_later(call: Call) -> Usual | None:
+    """Return ``(c A) v`` as ``c (A v)``, if ``A`` is a map and ``c`` is the same for all keys (a gate of each head)."""
+    found = terms(call)
+    if found is None or len(call.traced) != 2 or len(call.nodes) != 2:
+        return None
+    for which in (0, 1):
+        node, over = call.nodes[which], summed(found, which)
+        inner = node.flows[0] if node is not None and node.kind == "scale" and len(node.flows) == 1 else None
+        if node is None or node.recipe is None or inner is None or inner.softmax is None or len(over) != 1:
+            continue
+        ones = torch.ones(inner.shape, dtype=inner.dtype, device=inner.device)
+        with torch.no_grad():
+            factor = node.recipe.run(functools.partial(_ones, ones))
+        if factor.shape == ones.shape and bool((factor == factor.narrow(over[0], 0, 1)).all()):
+            return functools.partial(
+                _scaled, call, which, inner, align(factor.narrow(over[0], 0, 1), found[0][which], found[1])
+            )
+    return None
+
+
+def _ones(value: Tensor, _: Node) -> Tensor:
+    return value
+
+
+def _scaled(call: Call, which: int, inner: Node, factor: Tensor) -> Tensor:
+    made = again(call, {id(call.tensors[which]): restored(inner)})
+    return made if bool((factor == 1).all()) else made * factor
+
+
+def summed_slices(call: Call) -> Usual | None:
+    """Return a sum of all slices of a tensor, or of a multiple of each, as a sum over a dimension."""
+    if len(call.traced) != 2 or call.name != "add":
+        return None
+    leaves: list[Node] = []
+    for tensor in call.traced:
+        _collect(node_of(tensor), leaves)
+    leaves.sort(key=lambda leaf: leaf.seq)
+    slices = [leaf.flows[0] if leaf.kind == "scale" and len(leaf.flows) == 1 else leaf for leaf in leaves]
+    origins = [node.flows[0] for node in slices if node.name in ("getitem", "select", "unbind") and node.flows]
+    factors = [factor for leaf in leaves if leaf.kind == "scale" for factor in _number(leaf)]
+    if len(origins) < len(leaves) or len(leaves) < 3 or any(origin is not origins[0] for origin in origins):
+        return None
+    whole, shape = origins[0], call.traced[0].shape
+    dims = [
+        d for d, n in enumerate(whole.shape) if n == len(leaves) and whole.shape[:d] + whole.shape[d + 1 :] == shape
+    ]
+    if len(dims) != 1 or len(factors) not in (0, len(leaves)):
+        return None
+
+    def run() -> Tensor:
+        x = restored(whole)
+        if not factors:
+            return x.sum(dims[0])
+        weight = torch.stack([factor.reshape(()) for factor in factors])
+        return (x * weight.reshape(-1, *(1,) * (x.dim() - dims[0] - 1))).sum(dims[0])
+
+    return run
+
+
+def _number(leaf: Node) -> list[Tensor]:
+    """Return the one number that a tensor is multiplied by."""
+    given = () if leaf.recipe is None or leaf.name != "mul" else leaf.recipe.args
+    return [a for a in given if isinstance(a, Tensor) and a.numel() == 1]
+
+
 def divided_later(call: Call) -> Usual | None:
     """Return ``(e @ v) / e.sum()`` as ``(e / e.sum()) @ v``, if ``e / e.sum()`` is an attention map."""
     if len(call.traced) != 2 or len(call.args) != 2:
@@ -241,7 +335,10 @@ def _divided_first(product: Call, e: Tensor, total: Tensor, out: str, mine: str)
 
 
 def blocks(call: Call) -> tuple[Usual, list[Node]] | None:
-    """Return a sum of products of slices that together are two whole tensors as one product of these.
+    """Return a sum of products of slices that together are a whole tensor as one product.
+
+    The other operands are slices of a tensor, too, or put side by side: values beside a learned memory, heads that are
+    projected one by one.
 
     Returns:
         The product, and the products that it replaces.
@@ -254,33 +351,45 @@ def blocks(call: Call) -> tuple[Usual, list[Node]] | None:
     leaves.sort(key=lambda leaf: leaf.seq)  # slices in order, whatever the order of the summands
     if not 2 <= len(leaves) <= MOST or any(leaf.kind not in CONTRACTIONS for leaf in leaves):
         return None
-    if any(_sliced(leaf) is None or _sliced(leaf) is not _sliced(leaves[0]) for leaf in leaves):
+    if _one_product(leaves) is None:
         return None
+    read = [node for leaf in leaves if leaf.kind == "linear" for node in leaf.flows]  # heads that are projected
+    return functools.partial(_sum_of_blocks, leaves), leaves + read
+
+
+def _sum_of_blocks(leaves: list[Node]) -> Tensor:
+    found = _one_product(leaves)
+    if found is None:
+        raise UnknownFunctionError
+    return again(*found)
+
+
+def _one_product(leaves: list[Node]) -> tuple[Call, dict[int, Tensor]] | None:
+    """Return the first of some products, and the operands by which it becomes the sum of all."""
     products = [product for product in map(recorded, leaves) if product is not None]
     found = [terms(product) for product in products]
     if len(products) != len(leaves) or found[0] is None or any(other != found[0] for other in found):
         return None
+    sides = [([p.tensors[i] for p in products], [p.nodes[i] for p in products], summed(found[0], i)) for i in (0, 1)]
+    if any(len(dims) != 1 for _, _, dims in sides):
+        return None
+    whole = [_whole(*side) for side in sides]
+    if whole == [None, None]:
+        return None
+    given = [
+        w if w is not None else _side_by_side(parts, dims[0]) for w, (parts, _, dims) in zip(whole, sides, strict=True)
+    ]
     first = products[0]
-    whole = {
-        id(first.tensors[i]): _whole(
-            [p.tensors[i] for p in products], [p.nodes[i] for p in products], summed(found[0], i)
-        )
-        for i in (0, 1)
-    }
-    given = {key: value for key, value in whole.items() if value is not None}
-    return (functools.partial(again, first, given), leaves) if len(given) == 2 else None
+    return first, {id(first.tensors[i]): given[i] for i in (0, 1)}
 
 
-def _sliced(leaf: Node) -> Node | None:
-    """Return the tensor that an operand of a product is a slice of."""
-    for parent in leaf.flows:
-        if (
-            parent.kind in ("structural", "selecting")
-            and len(parent.flows) == 1
-            and parent.flows[0].numel > parent.numel
-        ):
-            return parent.flows[0]
-    return None
+def _side_by_side(parts: list[Tensor], dim: int) -> Tensor:
+    """Return some tensors put together along a dimension; constants may be the same for all samples."""
+    shapes = [torch.Size((*part.shape[:dim], 1, *part.shape[dim + 1 :])) for part in parts]
+    common = torch.broadcast_shapes(*shapes)
+    pairs = zip(parts, shapes, strict=True)
+    wide = [p if own == common else p.expand(*common[:dim], -1, *common[dim + 1 :]) for p, own in pairs]
+    return torch.cat(wide, dim)
 
 
 def _collect(node: Node, leaves: list[Node]) -> None:
@@ -301,11 +410,9 @@ def _adds_zero(recipe: Recipe | None) -> bool:
 
 
 def _whole(parts: list[Tensor], nodes: list[Node | None], dims: list[int]) -> Tensor | None:
-    """Return the tensor that some slices are cut from, if they are all of it, in order; constants are joined."""
-    if len(dims) != 1:
-        return None
+    """Return the tensor or weight that some slices are cut from, if they are all of it, in order."""
     if all(node is None for node in nodes):
-        return torch.cat(parts, dims[0])
+        return torch.cat(parts, dims[0]) if _is_whole_weight(parts) else None
     origins = [node.flows[0] for node in nodes if node is not None and len(node.flows) == 1]
     if len(origins) != len(parts) or any(origin is not origins[0] for origin in origins):
         return None
@@ -315,6 +422,14 @@ def _whole(parts: list[Tensor], nodes: list[Node | None], dims: list[int]) -> Te
             return whole if torch.equal(torch.cat(parts, dims[0]), whole) else None
     except (UnknownFunctionError, RuntimeError):
         return None
+
+
+def _is_whole_weight(parts: list[Tensor]) -> bool:
+    """Return whether some constants are different slices of one weight, and together all of it."""
+    memory = {part.untyped_storage().data_ptr() for part in parts}
+    size = sum(part.numel() * part.element_size() for part in parts)
+    apart = len({part.data_ptr() for part in parts}) == len(parts)
+    return all(map(is_weight, parts)) and len(memory) == 1 and apart and size == parts[0].untyped_storage().nbytes()
 
 
 def as_matmul(call: Call) -> Usual | None:

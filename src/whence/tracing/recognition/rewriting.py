@@ -19,7 +19,7 @@ from ..composites import SUMMING
 from ..node import Node
 from ..op_call import Call, tensors_in
 from ..replay import UnknownFunctionError, restored
-from ..tensor_info import node_of
+from ..tensor_info import is_weight, node_of
 from . import assembled, elementwise, gates, products, softmax
 from .attention_by_value import usual_attention, written_attention
 from .constant_maps import constant_features, mixed_stack, usual_map
@@ -113,6 +113,23 @@ def _alpha(call: Call) -> Usual | None:
     return lambda: add(call.args[0], torch.mul(call.args[1], alpha))
 
 
+def _times_one(call: Call) -> Usual | None:
+    """A product with a constant that is 1 everywhere, such as the mask of a sample without padding, as a copy."""
+    constants = [t for t in call.tensors if not t.requires_grad]
+    if (
+        call.inplace
+        or len(call.traced) != 1
+        or len(call.args) != 2
+        or (call.args[0] is not call.traced[0] and call.name == "div")
+    ):
+        return None
+    other = constants[0] if constants else next((a for a in call.args if not isinstance(a, Tensor)), 0)
+    if isinstance(other, Tensor) and (is_weight(other) or other.is_meta or not bool((other == 1).all())):
+        return None
+    same = isinstance(other, Tensor) or other == 1
+    return functools.partial(torch.clone, call.traced[0]) if same else None
+
+
 def _one_branch(call: Call) -> Usual | None:
     """``torch.where`` with a condition that is true everywhere, or nowhere."""
     if len(call.args) != 3 or call.args[0].is_meta or call.args[0].requires_grad:
@@ -187,18 +204,23 @@ _PATTERNS: list[tuple[Set[str], Pattern]] = [
     ({"add", "sub", "mul", "div", *ops.PRODUCTS}, usual_attention),
     ({*ops.LAYOUT, "contiguous", "clone", "getitem"}, written_attention),
     ({"where"}, _one_branch),
+    ({"mul", "div"}, _times_one),
     ({"where"}, _masked_product),
     ({"add", "sub"}, elementwise.constant_multiple),
     ({"add", "sub"}, folded),
     (gates.COMPLETING, gates.usual_gate),
     ({"mul"}, elementwise.shifted_gate),
+    ({"reciprocal", "mul", "div", "add", "sub"}, elementwise.shifted_argument),
     ({"prod"}, _multiplied),
     ({"unbind"}, _unbound),
     ({"mul"}, _quotient),
+    ({"sum", "einsum", "matmul", "bmm"}, products.distributed),
     ({"sum"}, products.summed_product),
     ({"sum"}, products.summed_later),
     ({"div"}, products.divided_later),
     ({"add"}, products.blocks),
+    ({"add"}, products.summed_slices),
+    (ops.PRODUCTS, products.scaled_later),
     ({"einsum"}, separate),
     ({"einsum"}, pairwise),
     ({*ops.PRODUCTS, "linear"}, mixed_stack),

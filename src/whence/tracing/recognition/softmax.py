@@ -27,6 +27,8 @@ from ..replay import Recipe, UnknownFunctionError, dominator, evaluate, region, 
 LOGARITHMIC = {"log_softmax", "logsumexp", "amax", "max"}
 #: how far sums may be from 1
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
+#: what a sum may leave of 0
+ROUNDING = {torch.float64: 1e-13, torch.float32: 1e-6}
 #: operations that may be the last step of a softmax
 COMPLETING = {"div", "mul", "exp", "exp2", *ops.SOFTMAX}
 #: how many tensors between a softmax and its scores are tried
@@ -78,7 +80,7 @@ def softmax(call: Call) -> Call | None:
     value = _nonnegative(call)
     if value is None:
         return None
-    found = _scores(call, nodes)
+    found = _scores(call, nodes, alive=True)
     if found is None and call.name in ops.SOFTMAX:
         return None
     root, dim = (_nearest(nodes, value), sums_to_one(value)) if found is None else (found.node, found.form.dim)
@@ -91,7 +93,8 @@ def softmax(call: Call) -> Call | None:
             again(x.detach(), dim)
     except (UnknownFunctionError, RuntimeError):
         return None
-    return Call("softmax", "softmax", again, (x, dim), {}, call.batch, [x], [root], [x], composed=True)
+    name = "softmax" if found is not None else "normalised scores"
+    return Call(name, "softmax", again, (x, dim), {}, call.batch, [x], [root], [x], composed=True)
 
 
 def usual_softmax(call: Call) -> Callable[[], Tensor] | None:
@@ -209,8 +212,14 @@ def _again(recipe: Recipe, root: Node, x: Tensor, dim: int) -> Tensor:
     return recipe.run(lambda node: evaluate(node, {root: x}))
 
 
-def _scores(call: Call, nodes: list[Node]) -> _Function | None:
-    """Return the scores that a call is a softmax of: without a mask of exponentials, or numbers added to whole rows."""
+def _scores(call: Call, nodes: list[Node], alive: bool = False) -> _Function | None:
+    """Return the scores that a call is a softmax of: without a mask of exponentials, or numbers added to whole rows.
+
+    Args:
+        call: the call.
+        nodes: its operands.
+        alive: whether the tensor of the scores must still be there.
+    """
     recipe = _recipe(call)
     found: _Function | None = None
     last: Node | None = None
@@ -218,7 +227,7 @@ def _scores(call: Call, nodes: list[Node]) -> _Function | None:
     for _ in range(CHAIN):
         if node is None:
             break
-        if _is_there(node):
+        if _is_there(node) and not (alive and node.tensor is None):
             tried = _tried(functools.partial(_again, recipe, node), node)
             if found is not None and (tried is None or not found.form.covers(tried)):
                 break
@@ -252,6 +261,8 @@ def _tried(function: Callable[[Tensor, int], Tensor], node: Node) -> Scores | No
 def softmax_in(scores: list[Tensor], maps: list[Tensor], dim: int, dtype: torch.dtype) -> Scores | None:
     """Return in which way two maps are the softmax of two scores; ``None`` if they are not."""
     x, made = [t.double() for t in scores], [t.double() for t in maps]
+    if any(bool((m < 0).any()) for m in made):  # a masked key may be left with a rounding error
+        made = [torch.where(m.abs() < ROUNDING.get(dtype, 1e-2), 0.0, m) for m in made]
     seen = made[0] > 0
     if not all(bool((m >= 0).all()) for m in made) or not torch.equal(seen, made[1] > 0) or not bool(seen.any()):
         return None
