@@ -268,13 +268,21 @@ class PALRP(InputLevel):
 
 
 def _by_layer(found: list[tuple[PositionalEncoding, Tensor]]) -> dict[tuple[int, int], Tensor]:
-    """Return ``[batch, tokens]`` for each attention (by index) and constant (by its address), queries plus keys."""
+    """Return ``[batch, tokens]`` for each attention (by index) and constant (by its values), queries plus keys."""
     out: dict[tuple[int, int], Tensor] = {}
+    constants: list[Tensor] = []
     for encoding, relevance in found:
         if encoding.node.inside is not None:
-            key = encoding.node.inside, encoding.constant.data_ptr()
+            own = encoding.constant.squeeze()
+            number = next((i for i, known in enumerate(constants) if _is_same(known, own)), len(constants))
+            constants += [own] if number == len(constants) else []
+            key = encoding.node.inside, number
             out[key] = out[key] + relevance if key in out else relevance
     return out
+
+
+def _is_same(a: Tensor, b: Tensor) -> bool:
+    return a.data_ptr() == b.data_ptr() or (a.shape == b.shape and torch.equal(a, b))
 
 
 def _spread(run: Run, reading: Reading, scores: Tensor) -> Tensor:

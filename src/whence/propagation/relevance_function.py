@@ -41,6 +41,7 @@ class Phase:
         keep: whether another backward pass will follow.
         masked: whether the user gave the model a padding mask.
         ledger: the recorder of absorbed and created relevance.
+        readers: by ``seq`` of a tensor, how many linear layers and how many other operations pass relevance to it.
         sparse_rows: the rows that linear layers leave out.
     """
 
@@ -50,12 +51,17 @@ class Phase:
         self.keep = True
         self.masked = False
         self.ledger: LossRecorder | None = None
+        self.readers: dict[int, tuple[float, float]] = {}
 
     def carry(self, relevance: bool, keep: bool = True, ledger: LossRecorder | None = None) -> None:
         """Set what the next backward pass carries; see the attributes."""
         self.relevance = relevance
         self.keep = keep
         self.ledger = ledger
+
+    def read(self, readers: dict[int, tuple[float, float]]) -> None:
+        """Set how many operations pass relevance to each tensor."""
+        self.readers = readers
 
     def mask(self, masked: bool) -> None:
         """Set whether the user gave the model a padding mask."""

@@ -309,6 +309,21 @@ class Node:
         """Return the ``seq`` of every tensor that relevance can reach from this one, not passing some ``end``."""
         return {node.seq for node in walk([self], lambda node: () if node.seq in end else node.live)}
 
+    def readers(self) -> dict[int, tuple[float, float]]:
+        """Return, for each tensor that relevance can reach from this one, how many operations pass relevance to it.
+
+        Linear layers and other operations are counted separately, by ``seq``. A slice counts for its share of the
+        entries, so that a tensor that is split has one reader.
+        """
+        found: dict[int, tuple[float, float]] = {}
+        for node in walk([self], lambda node: node.live):
+            for parent in {parent.seq: parent for parent in node.live}.values():
+                linear, other = found.get(parent.seq, (0.0, 0.0))
+                cut = node.kind in ("structural", "selecting") and 0 < node.numel < parent.numel
+                share = node.numel / parent.numel if cut else 1.0
+                found[parent.seq] = (linear + share, other) if node.kind == "linear" else (linear, other + share)
+        return found
+
     def edges(self) -> set[tuple[int, int]]:
         """Return, by ``seq``, each tensor that relevance can reach from this one, and where it goes from there."""
         return {(node.seq, parent.seq) for node in walk([self], lambda node: node.live) for parent in node.live}

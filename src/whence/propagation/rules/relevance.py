@@ -213,9 +213,8 @@ class RelevanceRules:
 
         Elsewhere relevance stays as it is.
         """
-        node = op.nodes[0]
-        shared = node.linear_uses > 1 and node.other_uses
-        return self.clone(op.inputs[0].detach(), relevance) if shared else relevance
+        linear, other = self.phase.readers.get(op.nodes[0].seq, (0, 0))
+        return self.clone(op.inputs[0].detach(), relevance) if linear > 1 and other else relevance
 
     def _absolute(self, w: Tensor) -> Tensor:
         """Return ``|w|``, in a buffer that the next weight of this shape overwrites."""
@@ -251,8 +250,12 @@ class RelevanceRules:
         return (normalise_shares(parts, R, op.sums, self.eps)[0].sum_to_size(x.shape),)
 
     def select(self, op: BackwardOp, R: Tensor) -> tuple[Tensor, ...]:
-        """Propagate through the selection of a token: its relevance goes to the selected position, 0 elsewhere."""
-        return op.vjp(self.clone(op.output, R))
+        """Propagate through the selection of a token: its relevance goes to the selected position, 0 elsewhere.
+
+        A tensor that is taken apart, all entries of which are read, is not selected from.
+        """
+        whole = sum(self.phase.readers.get(op.nodes[0].seq, (0, 0))) > 0.999
+        return op.vjp(R if whole else self.clone(op.output, R))
 
     def clone(self, x: Tensor, R: Tensor) -> Tensor:
         """Return ``x R / (x + eps)``: the published code where a tensor is read twice (its ``Clone``) or selected from.
@@ -273,7 +276,8 @@ class RelevanceRules:
         value = tensor.detach()
 
         def hook(R: Tensor | None) -> Tensor | None:
-            if R is None or not self.phase.relevance or not node.other_uses:  # none: all its readers are bypassed
+            linear, other = self.phase.readers.get(node.seq, (0, 0))
+            if R is None or not self.phase.relevance or not other or linear + other < 1.001:
                 return None
             passed = self.clone(value, R)
             if self.phase.ledger is not None:

@@ -20,7 +20,7 @@ from ..node import Node
 from ..op_call import Call, tensors_in
 from ..replay import UnknownFunctionError, restored
 from ..tensor_info import node_of
-from . import assembled, elementwise, gates, products, softmax
+from . import assembled, elementwise, gates, products, rotations, softmax
 from .attention_by_value import usual_attention, written_attention
 from .constant_maps import constant_features, mixed_stack, usual_map
 from .contraction import pairwise, separate
@@ -184,6 +184,7 @@ _PATTERNS: list[tuple[Set[str], Pattern]] = [
     ({"add", "sub"}, undone),
     ({"add", "sub"}, _alpha),
     (softmax.COMPLETING, softmax.usual_softmax),
+    (rotations.COMPLETING, rotations.usual_rotation),
     ({"add", "sub", "mul", "div", *ops.PRODUCTS}, usual_attention),
     ({*ops.LAYOUT, "contiguous", "clone", "getitem"}, written_attention),
     ({"where"}, _one_branch),
