@@ -151,6 +151,10 @@ def _native_group_norm(
     return _group_norm(input, groups, weight, bias, eps), x.mean(-1), deviation
 
 
+def _heaviside(input: Tensor, values: Tensor) -> Tensor:
+    return torch.where(input == 0, values, (input > 0).to(input.dtype))
+
+
 def _cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     n1 = torch.norm(x1, dim=dim, keepdim=True).clamp_min(eps)
     n2 = torch.norm(x2, dim=dim, keepdim=True).clamp_min(eps)
@@ -193,7 +197,7 @@ COMPOSITE: dict[str, Callable[..., Any]] = {
     "vstack": lambda tensors: torch.cat([torch.atleast_2d(t) for t in tensors]),
     "column_stack": lambda tensors: torch.cat([t[:, None] if t.dim() < 2 else t for t in tensors], 1),
     "slice": _sliced, "index": _indexed, "convolution": _convolution, "chain_matmul": _multi_dot,
-    "linalg_multi_dot": _multi_dot, "outer": _outer, "ger": _outer, "addbmm": _addbmm,
+    "linalg_multi_dot": _multi_dot, "heaviside": _heaviside, "outer": _outer, "ger": _outer, "addbmm": _addbmm,
 }  # fmt: skip
 
 

@@ -33,7 +33,6 @@ class Node:
         differentiable: whether the tensor requires a gradient.
         weighted: whether it was made by a linear layer or convolution with weights of the model.
         deviation: whether some norm divides by it.
-        proportional: whether it is ``x g(x)`` of its root ``x``, as far as operations tell: the root itself, its GELU.
         shifted: whether a number was added to an activation on the way from its root.
         axes: its dimensions.
         batch: the batch axis of the trace it belongs to.
@@ -61,7 +60,6 @@ class Node:
     differentiable = False
     weighted = False
     shifted = False
-    proportional = True
     deviation = False
     recipe: Recipe | None = None
     linear = True
@@ -188,7 +186,6 @@ class Node:
             self.linear = main.linear
             self.activated = main.activated
             self.shifted = main.shifted
-            self.proportional = main.proportional
         elif kind in ("structural", "selecting") and len(self.flows) == 1:
             self.activated = main.activated  # wherever it is moved
         elif kind in ("activation", "gated", "function", "shift") or (
@@ -198,7 +195,6 @@ class Node:
             self.linear = False
             self.activated = main.activated or (kind != "shift" and not call.clips())
             self.shifted = kind == "shift" and (main.activated or main.shifted)
-            self.proportional = kind == "gated" and (call.composed or main.proportional)
 
     def _is_copy(self, call: Call) -> bool:
         """Return whether it is a copy of one tensor, perhaps written over another one."""

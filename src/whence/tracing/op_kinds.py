@@ -148,6 +148,8 @@ def _product(call: Call) -> Classification:
         return Classification("scale")
     if not a.requires_grad:
         return Classification("scale" if call.name == "mul" else "function")
+    if call.name == "mul" and node_of(a).root is node_of(b).root:  # one function of one tensor, no gate
+        return Classification("function")
     statistic = deviation_in(call)
     if statistic is not None:
         node_of(statistic).divides()

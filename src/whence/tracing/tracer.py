@@ -184,6 +184,9 @@ class Trace(TorchFunctionMode):
         kwargs = kwargs or {}
         if kwargs:
             args, kwargs = ops.usual_arguments(args, kwargs)
+        if hasattr(func, "impl_aten"):  # a primitive of torch's references, which has no derivative of its own
+            with self:
+                return func.impl_aten(*args, **kwargs)
         op = ops.operation(func)
         if op.name in ops.PASSIVE or (op.name in ops.IDENTITY and not kwargs.get("training", True)):
             return func(*args, **kwargs)

@@ -47,7 +47,7 @@ def keep_roots(tensor: Tensor, node: Node, operands: list[Tensor]) -> None:
         node: its node.
         operands: what the operation that made it has read.
     """
-    if not tensor.requires_grad or (node.kind == "gated" and node.proportional):
+    if not tensor.requires_grad:
         return
     kept = [root for operand in operands for root in info_of(operand).roots]
     if node.kind == "gate" or (len(node.flows) > 1 and node.kind == "structural" and any(map(_is_part, node.flows))):
@@ -162,7 +162,7 @@ def activation(call: Call, value: Tensor) -> Call | None:
         with torch.no_grad():
             if _shifts(call) and not _is_zero_at_zero(at, x):
                 return None
-            kind = _kind(call, at, x)
+            kind = "identity" if not x.is_meta and is_identity(at, x) else function_kind(at, x)
     except (UnknownFunctionError, RuntimeError):
         return None
     if kind == "function":
@@ -211,14 +211,6 @@ def known_operands(call: Call) -> dict[int, Node]:
     return {id(t): node for t, node in pairs if node is not None and (t.requires_grad or is_mask(node))}
 
 
-def _kind(call: Call, at: Callable[[Tensor], Tensor], x: Tensor) -> str:
-    if _is_proportional(call):
-        return "gated"
-    if not x.is_meta and is_identity(at, x):
-        return "identity"
-    return function_kind(at, x)
-
-
 def _is_zero_at_zero(function: Callable[[Tensor], Tensor], x: Tensor) -> bool:
     return not x.is_meta and bool((function(torch.zeros_like(x)).abs() < 1e-6).all())
 
@@ -226,16 +218,6 @@ def _is_zero_at_zero(function: Callable[[Tensor], Tensor], x: Tensor) -> bool:
 def _valued(value: Tensor, at: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Return what was computed for ``x``; with its derivative, if that is asked for."""
     return at(x) if torch.is_grad_enabled() and x.requires_grad else value.detach()
-
-
-def _is_proportional(call: Call) -> bool:
-    """Return whether an operation keeps the form ``x g(x)`` of its operands: a product with one, a sum of several."""
-    nodes = [node.proportional for node in functions(call)]
-    if call.name == "mul":
-        return any(nodes)
-    if call.name == "div":
-        return nodes[0]
-    return call.name in ("add", "sub") and len(nodes) > 1 and all(nodes)
 
 
 def is_identity(function: Callable[[Tensor], Tensor], x: Tensor) -> bool:
@@ -276,7 +258,11 @@ def is_gated(function: Callable[[Tensor], Tensor], x: Tensor) -> bool:
     if bool(function(torch.zeros_like(x)).any()):
         return False
     size = FAR * _size(x)
-    ends = torch.stack([function(torch.full_like(x, sign * size)).abs().max() / FAR for sign in (1, -1)])
+    ends, near, far = (
+        torch.stack([function(torch.full_like(x, sign * c)).abs().max() for sign in (1, -1)])
+        for c in (size, LARGE / 2, LARGE)
+    )
+    ends = torch.where(ends.isfinite(), ends / FAR, far / near - 1)  # where an exponential in it overflows
     return bool(((ends > 1e-2) & ends.isfinite()).any())
 
 
