@@ -131,6 +131,14 @@ class ResidualList(list[Residual]):
         elif not self.light or (self and output.shape == self[-1].output.shape):  # perhaps of branches
             self._sums[node_of(output).seq] = call.tensors[:2]
 
+    def withdraw(self, sums: list[Node]) -> None:
+        """Take back that some sums are residual additions."""
+        for i in reversed(range(len(self))):
+            node = node_of(self[i].output)
+            if node in sums:
+                node.withdraw()
+                del self[i]
+
     @staticmethod
     def _trunk(tensor: Tensor, node: Node, branch: Node) -> Trunk | None:
         """The tensor that a summand is, up to its layout, if the other one is a function of it."""

@@ -266,7 +266,8 @@ class Trace(TorchFunctionMode):
                 return target.copy_(call.func(previous, *call.args[1:], **call.kwargs))
 
     def _withdraw(self, products: list[Node]) -> None:
-        """Take back the records of attentions that turn out to be parts of one."""
+        """Take back the records of attentions and residual sums that turn out to be parts of something else."""
+        self.residuals.withdraw(products)
         gone = {self._mixers.pop(node.seq) for node in products if node.seq in self._mixers}
         if gone:
             kept = [i for i in range(len(self.attentions)) if i not in gone]

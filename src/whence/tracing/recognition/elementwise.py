@@ -113,6 +113,20 @@ def root_of(call: Call) -> Node | None:
     return root
 
 
+def start_of(call: Call) -> Node | None:
+    """Return the tensor that an activation is of: the last one before its first function, without number factors.
+
+    So ``sigmoid(x + b)`` is a function of ``x + b``, whether the number ``b`` is part of the layer before or not.
+    """
+    root = root_of(call)
+    start = None if root is None else dominator(functions(call))
+    while start is not None and start is not root and start.activated and start.flows:
+        start = dominator(start.flows)
+    while start is not None and start is not root and start.kind == "scale" and len(start.flows) == 1:
+        (start,) = start.flows
+    return root if start is None or start.tensor is None else start
+
+
 def is_activation(call: Call) -> bool:
     """Return whether an operation completes an elementwise function that is more than its last step."""
     root = root_of(call)
@@ -146,10 +160,7 @@ def activation(call: Call, value: Tensor) -> Call | None:
     constants = [t for t in call.tensors if not t.requires_grad and not t.is_meta] if call.name == "mul" else []
     if any(not bool(t.any()) for t in constants):  # nothing, whatever is multiplied
         return None
-    root = root_of(call)
-    nodes = functions(call)
-    if root is not None and root.tensor is None:
-        root = dominator(nodes)
+    root = start_of(call)
     x = None if root is None else root.tensor
     if root is None or x is None or x.shape != value.shape:
         return None

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..node import Node
 from ..op_call import Call
-from ..replay import Recipe, UnknownFunctionError, evaluate, restored, same
+from ..replay import Recipe, UnknownFunctionError, dominator, evaluate, restored, same, sample
 from .elementwise import FAR, ElementwiseFunction, functions, known_operands
 from .origins import between, origins
 
@@ -25,30 +25,44 @@ COMPLETING = {"mul", "div", "add", "sub", "where", "masked_fill"}
 #: relative difference of a function from one that is proportional to a tensor
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 
+#: how many operations back the tensor is looked for that all factors are computed from
+DISTANCE = 256
+
+Form = tuple[Callable[[], Tensor], list[Node]]
 Function = Callable[[Tensor, Tensor], Tensor]
 
 
-def usual_gate(call: Call) -> Callable[[], Tensor] | None:
-    """Return a gated unit as values times a function of the gate; ``None`` if it has that form, or is none."""
+def usual_gate(call: Call) -> Form | None:
+    """Return a gated unit as values times a function of the gate; ``None`` if it has that form, or is none.
+
+    Sums on the way, such as ``f - x`` in ``x + g * (f - x)``, are no residual sums.
+    """
     nodes = functions(call)
-    if not call.traced or call.traced[0].is_meta or not _may_gate(call, nodes):
+    if not call.traced or call.traced[0].is_meta:
         return None
-    roots = origins(nodes)
-    if len(roots) != 2 or roots[0].shape != roots[1].shape or roots[0].dtype != roots[1].dtype:
+    stream = dominator(nodes, DISTANCE) if len(nodes) > 1 else None
+    stream = None if stream is not None and stream.kind in ("structural", "selecting") else stream  # slices of one
+    parts = [origins([node], stream) for node in nodes]
+    roots = list({root: root for part in parts for root in part})
+    shared = len(roots) < sum(map(len, parts))
+    alike = len({root.shape for root in roots}) == 1 or call.name in ("add", "sub")
+    if len({root.dtype for root in roots}) != 1 or not alike or not _may_gate(call, nodes, stream, shared):
         return None
     try:
         with torch.no_grad():
-            return _as_gate(call, roots)
+            mixture = len(roots) == 3 and shared
+            run = _as_gate(call, roots) if len(roots) == 2 else _as_mixture(call, roots) if mixture else None
     except (UnknownFunctionError, RuntimeError):
         return None
+    sums = [step for node in nodes for step in between(node, stream) if step.residual and step not in roots]
+    return None if run is None else (run, sums)
 
 
-def _may_gate(call: Call, nodes: list[Node]) -> bool:
+def _may_gate(call: Call, nodes: list[Node], stream: Node | None, shared: bool) -> bool:
     """Return whether an operation may complete a gated unit that is not in its usual form."""
     if call.name == "mul" and len(nodes) == 2:
-        mine, other = (origins([node]) for node in nodes)
-        return any(a is b for a in mine for b in other)
-    return call.name == "div" or any(node.kind == "gate" for end in nodes for node in between(end))
+        return shared
+    return call.name == "div" or any(node.kind == "gate" for end in nodes for node in between(end, stream))
 
 
 def _as_gate(call: Call, roots: list[Node]) -> Callable[[], Tensor] | None:
@@ -63,9 +77,89 @@ def _as_gate(call: Call, roots: list[Node]) -> Callable[[], Tensor] | None:
             return at(g, u)
 
         g, u = here[gate], here[values]
-        if at(g, u).shape == u.shape and is_proportional(at, g, u) and not is_proportional(swapped, u, g):
-            return _form(call, roots[gate], roots[values], at, g)
+        if _fits(roots[gate], roots[values]) and at(g, u).shape == u.shape and is_proportional(at, g, u) and not is_proportional(swapped, u, g):
+            found = _form(call, roots[gate], roots[values], at, g)
+            if found is not None or roots[gate].between(roots[values]) is not None:  # a residual sum
+                return found
+        if at(g, u).shape == u.shape and call.name in ("add", "sub"):
+            return _as_product(roots[gate], roots[values], at)
     return None
+
+
+def _as_product(gate: Node, values: Node, at: Function) -> Callable[[], Tensor] | None:
+    """Return a sum that is a product of functions of two tensors as that: ``u * f(g) + f(g)`` is ``(u + 1) * f(g)``."""
+    tolerance = TOLERANCE.get(values.dtype, 2e-2)
+    (g, u), (h, v) = ((sample(gate, i), sample(values, i)) for i in (0, 1))
+    kept = torch.rand(g.shape, generator=torch.Generator().manual_seed(0)).to(u.device) < 0.5
+    mixed = at(torch.where(kept, g, h), torch.where(kept, u, v))
+    rows = same(at(g, u) * at(h, v), at(g, v) * at(h, u), tolerance)
+    if not rows or not same(torch.where(kept, mixed, 0), torch.where(kept, at(g, u), 0), tolerance):
+        return None
+    g, u = torch.ones_like(g), torch.ones_like(u)
+    size = float(at(g, u).flatten()[0])
+    if not same(at(g, u), torch.full_like(u, size), tolerance):
+        return None
+    parts = [_factor(gate, lambda x: at(x, torch.ones_like(x)) / size), _factor(values, lambda x: at(g, x))]
+    return lambda: torch.mul(*(part() for part in parts))
+
+
+def _factor(root: Node, function: Callable[[Tensor], Tensor]) -> Callable[[], Tensor]:
+    """Return a function of a tensor as a sum with a number, if it is that up to a factor, or as one operation."""
+    ones = torch.ones_like(sample(root))
+    start, slope = (float(t.flatten()[0]) for t in (function(0 * ones), function(ones) - function(0 * ones)))
+    if abs(float(function(3 * ones).flatten()[0]) - start - 3 * slope) > 1e-6 * abs(slope):
+        return lambda: ElementwiseFunction(function).applied(restored(root))
+    return lambda: _times(restored(root) + start / slope if start else restored(root), slope)
+
+
+def _times(x: Tensor, factor: float) -> Tensor:
+    return x if abs(factor - 1) < 1e-6 else x * factor
+
+
+def _as_mixture(call: Call, roots: list[Node]) -> Callable[[], Tensor] | None:
+    """Return a sum of two tensors with functions of a gate as factors as ``x * a(g) + f * b(g)``: a highway."""
+    recipe = Recipe.of(call, known_operands(call), 0)
+    here = [restored(root).detach() for root in roots]
+    for gate in range(3):
+        values = [i for i in range(3) if i != gate]
+        if roots[values[0]].shape != roots[values[1]].shape or not _fits(roots[gate], roots[values[0]]):
+            continue
+
+        def at(g: Tensor, *u: Tensor, gate: int = gate, values: list[int] = values) -> Tensor:
+            given = {roots[gate]: g, **{roots[i]: value for i, value in zip(values, u, strict=True)}}
+            return recipe.run(functools.partial(evaluate, given=given))
+
+        parts: list[Function] = [
+            lambda g, u, at=at: at(g, u, torch.zeros_like(u)),
+            lambda g, u, at=at: at(g, torch.zeros_like(u), u),
+        ]
+        g = here[gate]
+        if not all(is_proportional(part, g, here[i]) for part, i in zip(parts, values, strict=True)):
+            continue
+        factors = [ElementwiseFunction(lambda x, part=part: part(x, torch.ones_like(x))) for part in parts]
+        total = sum(part(g, here[i]) for part, i in zip(parts, values, strict=True))
+        if not all(_is_one(factor, g) for factor in factors) and same(
+            total, at(g, *(here[i] for i in values)), TOLERANCE.get(g.dtype, 2e-2)
+        ):
+            alone = [_is_one(factor, g) for factor in factors]
+            return functools.partial(_mixed, roots[gate], [roots[i] for i in values], factors, alone)
+    return None
+
+
+def _fits(gate: Node, values: Node) -> bool:
+    """Return whether a gate has one entry for each value, or for several."""
+    sizes = zip(gate.shape, values.shape, strict=False)
+    return len(gate.shape) == len(values.shape) and all(size in (1, whole) for size, whole in sizes)
+
+
+def _is_one(factor: ElementwiseFunction, g: Tensor) -> bool:
+    """Return whether a function of a gate is 1 everywhere."""
+    return all(bool(((factor.at(c * g) - 1).abs() < 1e-9).all()) for c in (1.0, -0.5))
+
+
+def _mixed(gate: Node, values: list[Node], factors: list[ElementwiseFunction], alone: list[bool]) -> Tensor:
+    given = zip(map(restored, values), factors, alone, strict=True)
+    return torch.add(*(v if one else v * factor.applied(restored(gate)) for v, factor, one in given))
 
 
 def _form(call: Call, gate: Node, values: Node, at: Function, g: Tensor) -> Callable[[], Tensor] | None:
@@ -96,6 +190,6 @@ def is_proportional(at: Function, g: Tensor, u: Tensor) -> bool:
     tolerance = TOLERANCE.get(u.dtype, 2e-2)
     if not all(same(at(g, c * u).double(), c * made, tolerance) for c in (0.5, -0.25)):
         return False
-    kept = torch.rand(u.shape, generator=torch.Generator().manual_seed(0)).to(u.device) < 0.5
+    kept = torch.rand(g.shape, generator=torch.Generator().manual_seed(0)).to(u.device) < 0.5
     again = at(torch.where(kept, g, 0.5 * g), torch.where(kept, u, 0.5 * u)).double()
     return same(torch.where(kept, again, made), made, tolerance)

@@ -424,24 +424,23 @@ def _constants(recipe: Recipe) -> list[Tensor]:
 
 
 def gated_sum(call: Call) -> Callable[[], Tensor] | None:
-    """Return ``x + g * (f - x)`` as ``(1 - g) * x + g * f``: a stream that a gate closes is not added to."""
+    """Return ``x + w * (f - x)``, with a weight ``w`` of the model, as ``(1 - w) * x + w * f``: no residual sum."""
     if call.name not in ("add", "sub") or len(call.traced) != 2 or "alpha" in call.kwargs:
         return None
     for mine, other in ((0, 1), (1, 0)):
         x, product = call.nodes[mine], call.nodes[other]
-        if x is None or product is None or product.kind not in ("gate", "scale") or (call.name == "sub" and mine):
+        if x is None or product is None or product.kind != "scale" or (call.name == "sub" and mine):
             continue
         factors = [] if product.recipe is None or product.name != "mul" else list(product.recipe.args[:2])
         for difference, gate in (factors, factors[::-1]) if len(factors) == 2 else ():
             f = _replaces(x, difference, -1 if call.name == "sub" else 1)
-            if f is not None and isinstance(gate, Node | Tensor):
+            if f is not None and isinstance(gate, Tensor):
                 return functools.partial(_mixed, call.tensors[mine], f, gate)
     return None
 
 
-def _mixed(x: Tensor, f: Tensor, gate: Node | Tensor) -> Tensor:
-    g = restored(gate) if isinstance(gate, Node) else gate
-    return torch.add(g * f, (1 - g) * x)
+def _mixed(x: Tensor, f: Tensor, w: Tensor) -> Tensor:
+    return torch.add(w * f, (1 - w) * x)
 
 
 def _replaces(x: Node, difference: object, sign: int) -> Tensor | None:
