@@ -82,8 +82,8 @@ class RelevanceRules:
         return FunctionRule(name or rule.__name__, functools.partial(self._propagate, rule))
 
     def _propagate(self, rule: RelevanceRule, call: Call) -> RuleResult:
-        """Run an operation; an unknown one with several outputs keeps its plain gradient."""
-        if call.kind == "unknown" and not isinstance(made := call.run(), Tensor):
+        """Run an operation; an unknown one with several or complex outputs keeps its plain gradient."""
+        if call.kind == "unknown" and (not isinstance(made := call.run(), Tensor) or made.is_complex()):
             return RuleResult(made, plain=True)
         op = BackwardOp(call, self.phase.sparse_rows)
         out: Tensor = Propagate.apply(op, rule, self.phase, *call.traced)

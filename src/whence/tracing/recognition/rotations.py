@@ -87,7 +87,7 @@ def _steps(node: Node) -> tuple[Node, ...]:
     """Return what a tensor is computed from, if by an operation that may be part of a rotation."""
     constants = [] if node.recipe is None else [a for a in node.recipe.args if isinstance(a, Tensor)]
     learned = node.weighted or node.residual or any(map(is_weight, constants))
-    return () if node.kind not in KINDS or learned else node.flows
+    return () if learned or not (node.kind in KINDS or node.dtype.is_complex) else node.flows
 
 
 def _mixes(node: Node) -> bool:

@@ -52,11 +52,25 @@ class Term(NamedTuple):
 
     def laid_out(self, tensor: Tensor, shape: torch.Size) -> Tensor:
         """Return a tensor in the shape of the sum."""
+        dims = self._dims(tensor.shape, shape)
+        if dims is not None:
+            return tensor.permute(dims)
         moved = tensor if self.order is None else tensor.squeeze().permute(self.order)
         return moved if moved.shape == shape else moved.reshape(shape)
 
+    def _dims(self, own: torch.Size, shape: torch.Size) -> list[int] | None:
+        """Return the order of all dimensions of a tensor in a sum of a shape; ``None`` if their number differs."""
+        if self.order is None or len(own) != len(shape):
+            return None
+        ones, others = ([i for i, n in enumerate(own) if (n == 1) is one] for one in (True, False))
+        moved, kept = (others[i] for i in self.order), iter(ones)
+        return [next(kept) if n == 1 else next(moved) for n in shape]
+
     def undone(self, tensor: Tensor, shape: torch.Size) -> Tensor:
         """Return a tensor of the sum's shape in the layout that the term has, of some shape."""
+        dims = self._dims(shape, tensor.shape)
+        if dims is not None:
+            return tensor.permute([dims.index(i) for i in range(len(dims))])
         if self.order is not None:
             own = [n for n in shape if n != 1]
             back = [self.order.index(i) for i in range(len(own))]
