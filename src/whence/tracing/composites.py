@@ -228,6 +228,7 @@ PARTICULAR = {"batch_norm"}
 def laid_out(func: Callable[..., Any]) -> Callable[..., Any]:
     """The same function, whose backward gets its gradient in the layout of its output."""
 
+    @functools.wraps(func)
     def run(*args: Any, **kwargs: Any) -> Any:
         out = func(*args, **kwargs)
         if out.requires_grad:

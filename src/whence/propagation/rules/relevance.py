@@ -92,7 +92,7 @@ class RelevanceRules:
     def layer(self, rule: Callable[..., Tensor], absorb: bool = True, **options: Any) -> FunctionRule:
         """Return the rule that runs a linear layer or a convolution with a rule of :mod:`.linear`.
 
-        A weighted sum whose weight is not available (a batch norm) follows :meth:`deep_taylor`.
+        A weighted sum whose weight is not available follows :meth:`deep_taylor`.
 
         Args:
             rule: ``rule(apply, x, w, R, bias, **options)``, the relevance of ``x``.

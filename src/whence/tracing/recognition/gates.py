@@ -17,8 +17,10 @@ from torch import Tensor
 from ..node import Node
 from ..op_call import Call
 from ..replay import Recipe, UnknownFunctionError, dominator, evaluate, restored, same, sample
+from ..tensor_info import node_of
+from .contraction import align, summed, terms
 from .elementwise import FAR, ElementwiseFunction, functions, known_operands
-from .origins import between, origins
+from .origins import between, is_over_stack, origins
 
 #: operations that may complete a gated unit
 COMPLETING = {"mul", "div", "add", "sub", "where", "masked_fill"}
@@ -160,6 +162,36 @@ def _is_one(factor: ElementwiseFunction, g: Tensor) -> bool:
 def _mixed(gate: Node, values: list[Node], factors: list[ElementwiseFunction], alone: list[bool]) -> Tensor:
     given = zip(map(restored, values), factors, alone, strict=True)
     return torch.add(*(v if one else v * factor.applied(restored(gate)) for v, factor, one in given))
+
+
+def paired(call: Call) -> Callable[[], Tensor] | None:
+    """Return a product with a softmax over two or three stacked tensors, summed over these, as a sum of products."""
+    found = terms(call)
+    if found is None or len(call.traced) != 2:
+        return None
+    for which in (0, 1):
+        node, over = node_of(call.tensors[which]).moved_from(), summed(found, which)
+        if node.kind != "softmax" or not is_over_stack(node) or len(over) != 1:
+            continue
+        letter = found[0][which][over[0]]
+        dims = [letters.index(letter) for letters in found[0]]
+        left = [letters.replace(letter, "") for letters in found[0]]
+
+        def product(i: int, dims: list[int] = dims, left: list[str] = left) -> Tensor:
+            given = zip(call.tensors, dims, left, strict=True)
+            return torch.mul(*(align(t.select(dim, i), letters, found[1]) for t, dim, letters in given))
+
+        if call.tensors[which].shape[over[0]] == node.flows[0].shape[_dim(node)]:
+            return lambda: functools.reduce(torch.add, map(product, range(call.tensors[which].shape[over[0]])))
+    return None
+
+
+def _dim(node: Node) -> int:
+    """Return the dimension of a softmax."""
+    recipe = node.recipe
+    assert recipe is not None
+    dim: int = recipe.args[1] if len(recipe.args) > 1 else recipe.kwargs["dim"]
+    return dim
 
 
 def _form(call: Call, gate: Node, values: Node, at: Function, g: Tensor) -> Callable[[], Tensor] | None:

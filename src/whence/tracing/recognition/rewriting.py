@@ -24,7 +24,7 @@ from . import assembled, elementwise, gates, products, rotations, softmax
 from .attention_by_value import usual_attention, written_attention
 from .constant_maps import constant_features, mixed_stack, usual_map
 from .contraction import pairwise, separate
-from .deviation import folded, own_statistics
+from .deviation import folded, own_statistics, stored_statistics
 from .joined_attention import joined
 from .origins import is_over_stack
 from .softmax import log_softmax
@@ -200,6 +200,7 @@ _PATTERNS: list[tuple[Set[str], Pattern]] = [
     ({"sum"}, products.summed_later),
     ({"div"}, products.divided_later),
     ({"add"}, products.blocks),
+    ({"einsum", "matmul"}, gates.paired),
     ({"einsum"}, separate),
     ({"einsum"}, pairwise),
     ({*ops.PRODUCTS, "linear"}, mixed_stack),
@@ -207,13 +208,14 @@ _PATTERNS: list[tuple[Set[str], Pattern]] = [
     ({*ops.PRODUCTS, "linear"}, products.pooled),
     (ops.PRODUCTS, products.projected_later),
     ({"linear", "tensordot", "inner"}, products.as_matmul),
-    ({"linear"}, constant_features),
+    ({"linear", "matmul", "mm"}, constant_features),
     ({"cat", "stack"}, joined),
     ({"cat", "stack"}, usual_attention),
     ({"stack"}, assembled.stacked_slices),
     ({"split", "chunk", "tensor_split", "split_with_sizes"}, assembled.taken_apart),
     ({"add"}, assembled.padded_sum),
     ({"setitem"}, assembled.written),
+    ({"batch_norm"}, stored_statistics),
     ({"batch_norm", "native_batch_norm", "instance_norm"}, own_statistics),
 ]
 
