@@ -176,7 +176,7 @@ def stored_statistics(call: Call) -> Callable[[], Tensor] | None:
     factor = factor if given["weight"] is None else factor * given["weight"]
 
     def run() -> Tensor:
-        made = (x.movedim(1, -1) - given["running_mean"]) * factor
+        made: Tensor = (x.movedim(1, -1) - given["running_mean"]) * factor
         made = made if given["bias"] is None else made + given["bias"]
         return made.movedim(-1, 1).clone()  # the model may overwrite it
 

@@ -43,7 +43,8 @@ def usual_gate(call: Call) -> Form | None:
     if not call.traced or call.traced[0].is_meta:
         return None
     stream = dominator(nodes, DISTANCE) if len(nodes) > 1 else None
-    stream = None if stream is not None and stream.kind in ("structural", "selecting") else stream  # slices of one
+    if stream is not None and stream.kind in ("structural", "selecting") and stream.recipe is not None:
+        stream = None  # a stack of tensors, of which these are slices
     parts = [origins([node], stream) for node in nodes]
     roots = list({root: root for part in parts for root in part})
     shared = len(roots) < sum(map(len, parts))
@@ -79,11 +80,13 @@ def _as_gate(call: Call, roots: list[Node]) -> Callable[[], Tensor] | None:
             return at(g, u)
 
         g, u = here[gate], here[values]
-        if _fits(roots[gate], roots[values]) and at(g, u).shape == u.shape and is_proportional(at, g, u) and not is_proportional(swapped, u, g):
+        if not _fits(roots[gate], roots[values]) or at(g, u).shape != u.shape:
+            continue
+        if is_proportional(at, g, u) and not is_proportional(swapped, u, g):
             found = _form(call, roots[gate], roots[values], at, g)
             if found is not None or roots[gate].between(roots[values]) is not None:  # a residual sum
                 return found
-        if at(g, u).shape == u.shape and call.name in ("add", "sub"):
+        if call.name in ("add", "sub"):
             return _as_product(roots[gate], roots[values], at)
     return None
 
@@ -99,7 +102,7 @@ def _as_product(gate: Node, values: Node, at: Function) -> Callable[[], Tensor] 
         return None
     g, u = torch.ones_like(g), torch.ones_like(u)
     size = float(at(g, u).flatten()[0])
-    if not same(at(g, u), torch.full_like(u, size), tolerance):
+    if not size or not same(at(g, u), torch.full_like(u, size), tolerance):
         return None
     parts = [_factor(gate, lambda x: at(x, torch.ones_like(x)) / size), _factor(values, lambda x: at(g, x))]
     return lambda: torch.mul(*(part() for part in parts))
@@ -109,7 +112,7 @@ def _factor(root: Node, function: Callable[[Tensor], Tensor]) -> Callable[[], Te
     """Return a function of a tensor as a sum with a number, if it is that up to a factor, or as one operation."""
     ones = torch.ones_like(sample(root))
     start, slope = (float(t.flatten()[0]) for t in (function(0 * ones), function(ones) - function(0 * ones)))
-    if abs(float(function(3 * ones).flatten()[0]) - start - 3 * slope) > 1e-6 * abs(slope):
+    if not slope or abs(float(function(3 * ones).flatten()[0]) - start - 3 * slope) > 1e-6 * abs(slope):
         return lambda: ElementwiseFunction(function).applied(restored(root))
     return lambda: _times(restored(root) + start / slope if start else restored(root), slope)
 
@@ -121,42 +124,46 @@ def _times(x: Tensor, factor: float) -> Tensor:
 def _as_mixture(call: Call, roots: list[Node]) -> Callable[[], Tensor] | None:
     """Return a sum of two tensors with functions of a gate as factors as ``x * a(g) + f * b(g)``: a highway."""
     recipe = Recipe.of(call, known_operands(call), 0)
-    here = [restored(root).detach() for root in roots]
-    for gate in range(3):
-        values = [i for i in range(3) if i != gate]
-        if roots[values[0]].shape != roots[values[1]].shape or not _fits(roots[gate], roots[values[0]]):
-            continue
+    for gate in roots:
+        values = [root for root in roots if root is not gate]
+        alike = values[0].shape == values[1].shape and _fits(gate, values[0])
+        found = _mixture(recipe, gate, values) if alike else None
+        if found is not None:
+            return found
+    return None
 
-        def at(g: Tensor, *u: Tensor, gate: int = gate, values: list[int] = values) -> Tensor:
-            given = {roots[gate]: g, **{roots[i]: value for i, value in zip(values, u, strict=True)}}
+
+def _mixture(recipe: Recipe, gate: Node, values: list[Node]) -> Callable[[], Tensor] | None:
+    g, *here = (restored(node).detach() for node in (gate, *values))
+    tolerance = TOLERANCE.get(g.dtype, 2e-2)
+
+    def term(of: Node) -> Function:
+        def at(g: Tensor, u: Tensor) -> Tensor:
+            given = {gate: g, **{node: u if node is of else torch.zeros_like(u) for node in values}}
             return recipe.run(functools.partial(evaluate, given=given))
 
-        parts: list[Function] = [
-            lambda g, u, at=at: at(g, u, torch.zeros_like(u)),
-            lambda g, u, at=at: at(g, torch.zeros_like(u), u),
-        ]
-        g = here[gate]
-        if not all(is_proportional(part, g, here[i]) for part, i in zip(parts, values, strict=True)):
-            continue
-        factors = [ElementwiseFunction(lambda x, part=part: part(x, torch.ones_like(x))) for part in parts]
-        total = sum(part(g, here[i]) for part, i in zip(parts, values, strict=True))
-        if not all(_is_one(factor, g) for factor in factors) and same(
-            total, at(g, *(here[i] for i in values)), TOLERANCE.get(g.dtype, 2e-2)
-        ):
-            alone = [_is_one(factor, g) for factor in factors]
-            return functools.partial(_mixed, roots[gate], [roots[i] for i in values], factors, alone)
-    return None
+        return at
+
+    products = [term(node) for node in values]
+    if not all(is_proportional(at, g, u) for at, u in zip(products, here, strict=True)):
+        return None
+    whole = recipe.run(functools.partial(evaluate, given=dict(zip((gate, *values), (g, *here), strict=True))))
+    factors = [_at_one(at) for at in products]
+    alone = [all(same(f.at(c * g), torch.ones_like(g), tolerance) for c in (1.0, -0.5)) for f in factors]
+    if all(alone) or not same(products[0](g, here[0]) + products[1](g, here[1]), whole, tolerance):
+        return None
+    return functools.partial(_mixed, gate, values, factors, alone)
+
+
+def _at_one(function: Function) -> ElementwiseFunction:
+    """Return what multiplies values in a function that is proportional to them."""
+    return ElementwiseFunction(lambda g: function(g, torch.ones_like(g)))
 
 
 def _fits(gate: Node, values: Node) -> bool:
     """Return whether a gate has one entry for each value, or for several."""
     sizes = zip(gate.shape, values.shape, strict=False)
     return len(gate.shape) == len(values.shape) and all(size in (1, whole) for size, whole in sizes)
-
-
-def _is_one(factor: ElementwiseFunction, g: Tensor) -> bool:
-    """Return whether a function of a gate is 1 everywhere."""
-    return all(bool(((factor.at(c * g) - 1).abs() < 1e-9).all()) for c in (1.0, -0.5))
 
 
 def _mixed(gate: Node, values: list[Node], factors: list[ElementwiseFunction], alone: list[bool]) -> Tensor:

@@ -39,7 +39,7 @@ class Form(NamedTuple):
 
     Attributes:
         run: computes its value.
-        replaces: products of maps and values, and residual sums, that are part of it and no parts of their own any more.
+        replaces: products of maps and values, and residual sums, that are part of it and not of the model any more.
         pattern: by which it was found.
     """
 

@@ -92,8 +92,11 @@ def _steps(node: Node) -> tuple[Node, ...]:
 
 def _mixes(node: Node) -> bool:
     """Return whether a tensor is a product with a constant tensor that is no weight."""
-    return node.kind in ("scale", "linear") and bool(_steps(node)) and node.recipe is not None and any(
-        isinstance(a, Tensor) and a.numel() > 1 for a in node.recipe.args
+    return (
+        node.kind in ("scale", "linear")
+        and bool(_steps(node))
+        and node.recipe is not None
+        and any(isinstance(a, Tensor) and a.numel() > 1 for a in node.recipe.args)
     )
 
 
@@ -134,7 +137,7 @@ def _rotation(root: Node, end: Node) -> Rotation | None:
     places = torch.arange(size, device=root.device)
     for halves, first in ((True, places < size // 2), (False, places % 2 == 0)):
         columns = [evaluate(end, {root: torch.zeros_like(value) + kept.to(value.dtype)}) for kept in (first, ~first)]
-        cos, sin = torch.where(first, *columns), torch.where(first, -columns[1], columns[0])
+        cos, sin = torch.where(first, columns[0], columns[1]), torch.where(first, -columns[1], columns[0])
         made = value.double() * cos + _turned(value.double(), halves) * sin
         turned = all(same(_partner(t, halves), t, 1e-6) for t in (cos, sin))
         if turned and bool(sin.any()) and same(made, expected, TOLERANCE.get(root.dtype, 2e-2)):
