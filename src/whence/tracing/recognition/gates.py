@@ -14,6 +14,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ...capture.tape import checking
 from ..node import Node
 from ..op_call import Call
 from ..replay import Recipe, UnknownFunctionError, dominator, evaluate, restored, same, sample
@@ -52,7 +53,7 @@ def usual_gate(call: Call) -> Form | None:
     if len({root.dtype for root in roots}) != 1 or not alike or not _may_gate(call, nodes, stream, shared):
         return None
     try:
-        with torch.no_grad():
+        with torch.no_grad(), checking():
             mixture = len(roots) == 3 and shared
             run = _as_gate(call, roots) if len(roots) == 2 else _as_mixture(call, roots) if mixture else None
     except (UnknownFunctionError, RuntimeError):

@@ -21,8 +21,10 @@ from ..tensor_info import is_weight, node_of
 
 #: kinds of operations that a rotation is computed by
 KINDS = {"structural", "selecting", "identity", "scale", "add", "linear", "reduce"}
-#: how many operations are followed
-REACH = 48
+#: how many operations are followed: tokens may be rotated one by one
+REACH = 512
+#: how many steps that all paths pass a rotation may have
+STEPS = 16
 #: relative difference of a map from a rotation
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 
@@ -111,8 +113,8 @@ def _moved_from(node: Node) -> Iterator[Node]:
 def _dominators(end: Node) -> Iterator[Node]:
     """Yield the tensors of the same shape that all paths to a tensor pass, nearest first."""
     node: Node | None = end
-    for _ in range(REACH):
-        node = dominator(_steps(node)) if node is not None and _steps(node) else None
+    for _ in range(STEPS):
+        node = dominator(_steps(node), REACH) if node is not None and _steps(node) else None
         if node is None:
             return
         if node.shape == end.shape and node.dtype == end.dtype:
