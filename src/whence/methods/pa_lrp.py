@@ -273,7 +273,7 @@ def _by_layer(found: list[tuple[PositionalEncoding, Tensor]]) -> dict[tuple[int,
     constants: list[Tensor] = []
     for encoding, relevance in found:
         if encoding.node.inside is not None:
-            own = encoding.constant.squeeze()
+            own = encoding.constant
             number = next((i for i, known in enumerate(constants) if _is_same(known, own)), len(constants))
             constants += [own] if number == len(constants) else []
             key = encoding.node.inside, number
@@ -282,7 +282,11 @@ def _by_layer(found: list[tuple[PositionalEncoding, Tensor]]) -> dict[tuple[int,
 
 
 def _is_same(a: Tensor, b: Tensor) -> bool:
-    return a.data_ptr() == b.data_ptr() or (a.shape == b.shape and torch.equal(a, b))
+    """Return whether two constants are the same, or have the same values, perhaps for one sample and for each."""
+    alike = a.dim() == b.dim() and all(
+        1 in sizes or sizes[0] == sizes[1] for sizes in zip(a.shape, b.shape, strict=True)
+    )
+    return a.data_ptr() == b.data_ptr() or (alike and bool((a == b).all()))
 
 
 def _spread(run: Run, reading: Reading, scores: Tensor) -> Tensor:

@@ -166,7 +166,10 @@ def is_bias(call: Call) -> bool:
     layer = node_of(call.traced[0])
     if layer.kind != "linear" or len(layer.flows) != 1:
         return False
-    given = {atom for dim in layer.flows[0].axes for atom in dim}
+    source = layer.flows[0]
+    while source.name in ("expand", "expand_as", "broadcast_to") and len(source.flows) == 1:
+        (source,) = source.flows  # one copy for each of several layers
+    given = {atom for dim in source.axes for atom in dim}
     varying = [dim for dim, n in zip(layer.axes[::-1], constant.shape[::-1], strict=False) if n > 1]
     return not any(atom in given for dim in varying for atom in dim)
 

@@ -176,13 +176,14 @@ def mixed_stack(call: Call) -> Callable[[], Tensor] | None:
 
 def constant_features(call: Call) -> Callable[[], Tensor] | None:
     """Return a linear layer of a tensor with constant features beside its own as one with a larger bias."""
-    x, weight, bias = call.args[0], call.args[1], call.argument(2, "bias") if call.name == "linear" else None
+    x, weight = call.args[0], call.argument(1, "weight")
+    bias = call.argument(2, "bias") if call.name == "linear" else None
     node = node_of(call.traced[0])
     if len(call.traced) != 1 or x is not call.traced[0] or node.name not in ("pad", "cat") or len(node.flows) != 1:
         return None
     inner = node.flows[0]
     extra = x.shape[-1] - inner.shape[-1]
-    if x.is_meta or inner.shape[:-1] != x.shape[:-1] or extra < 1 or weight.dim() != 2:
+    if x.is_meta or inner.shape[:-1] != x.shape[:-1] or extra < 1 or weight is None or weight.dim() != 2:
         return None
     weight = weight if call.name == "linear" else weight.mT
     value = sample(inner)

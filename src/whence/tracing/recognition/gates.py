@@ -19,7 +19,7 @@ from ..node import Node
 from ..op_call import Call
 from ..replay import Recipe, UnknownFunctionError, dominator, evaluate, restored, same, sample
 from ..tensor_info import node_of
-from .contraction import align, summed, terms
+from .contraction import Terms, align, summed, terms
 from .elementwise import FAR, ElementwiseFunction, functions, known_operands
 from .origins import between, is_over_stack, origins
 
@@ -44,7 +44,7 @@ def usual_gate(call: Call) -> Form | None:
     if not call.traced or call.traced[0].is_meta:
         return None
     stream = dominator(nodes, DISTANCE) if len(nodes) > 1 else None
-    if stream is not None and stream.kind in ("structural", "selecting") and stream.recipe is not None:
+    if stream is not None and stream.kind == "structural" and len(stream.flows) > 1:
         stream = None  # a stack of tensors, of which these are slices
     parts = [origins([node], stream) for node in nodes]
     roots = list({root: root for part in parts for root in part})
@@ -181,17 +181,26 @@ def paired(call: Call) -> Callable[[], Tensor] | None:
         node, over = node_of(call.tensors[which]).moved_from(), summed(found, which)
         if node.kind != "softmax" or not is_over_stack(node) or len(over) != 1:
             continue
-        letter = found[0][which][over[0]]
-        dims = [letters.index(letter) for letters in found[0]]
-        left = [letters.replace(letter, "") for letters in found[0]]
-
-        def product(i: int, dims: list[int] = dims, left: list[str] = left) -> Tensor:
-            given = zip(call.tensors, dims, left, strict=True)
-            return torch.mul(*(align(t.select(dim, i), letters, found[1]) for t, dim, letters in given))
-
         if call.tensors[which].shape[over[0]] == node.flows[0].shape[_dim(node)]:
-            return lambda: functools.reduce(torch.add, map(product, range(call.tensors[which].shape[over[0]])))
+            return functools.partial(_summed, call, found, found[0][which][over[0]])
     return None
+
+
+def _summed(call: Call, found: Terms, letter: str) -> Tensor:
+    """Return a product of two tensors that is summed over a letter as a sum of products, one for each entry."""
+    pairs = list(zip(call.tensors, found[0], strict=True))
+    sizes = {c: n for t, own in pairs for c, n in zip(own, t.shape, strict=True)}
+    out = "".join(c for c in found[1] if sizes[c] > 1)
+
+    def entry(t: Tensor, own: str, i: int) -> Tensor:
+        chosen, left = t.select(own.index(letter), i), own.replace(letter, "")
+        narrow = [d for d, c in enumerate(left) if c not in out]
+        return align(chosen.squeeze(narrow) if narrow else chosen, "".join(c for c in left if c in out), out)
+
+    products = [torch.mul(*(entry(t, own, i) for t, own in pairs)) for i in range(sizes[letter])]
+    made = functools.reduce(torch.add, products)
+    shape = [sizes[c] for c in found[1]]
+    return made if list(made.shape) == shape else made.reshape(shape)
 
 
 def _dim(node: Node) -> int:

@@ -71,12 +71,12 @@ def usual_rotation(call: Call) -> Callable[[], Tensor] | None:
 
 def _rotation_behind(node: Node) -> Rotation | None:
     """Return the rotation that a tensor is the result of, at most moved or repeated since."""
-    if not any(map(_mixes, walk([node], _steps))):
+    if not any(map(_mixes, walk([node], _steps))) or any(map(_is_usual, _moved_from(node))):
         return None
     try:
         with torch.no_grad():
             for end in _moved_from(node):
-                for root in _dominators(end) if not _is_usual(end) else ():
+                for root in _dominators(end):
                     found = _rotation(root, end)
                     if found is not None:
                         return found
