@@ -154,9 +154,7 @@ class Forward:
             starts = [replace(start, last=_last_linear(trace, start)) for start in starts]
         for start in starts:
             _check(start, self._diagnose)
-        reached = node_of(starts[0].output).reachable()
-        trace.coverage.settle(reached)
-        trace.residuals.leave_out_unread(reached)
+        trace.coverage.settle(node_of(starts[0].output).reachable())
         if rulebook.phase is not None:
             rulebook.phase.read(node_of(starts[0].output).readers())
         return Run.each(self, trace, rulebook, list(zip(starts, targets, strict=True)))

@@ -139,15 +139,6 @@ class ResidualList(list[Residual]):
                 node.withdraw()
                 del self[i]
 
-    def leave_out_unread(self, reached: set[int]) -> None:
-        """Leave out sums that the target does not depend on, although it does on what they add.
-
-        Args:
-            reached: the tensors (by ``seq``) that relevance can reach from the target.
-        """
-        nodes = [[node_of(t).seq in reached for t in (r.trunk, r.branch, r.output)] for r in self]
-        self.withdraw([node_of(r.output) for r, found in zip(self, nodes, strict=True) if found == [True, True, False]])
-
     @staticmethod
     def _trunk(tensor: Tensor, node: Node, branch: Node) -> Trunk | None:
         """The tensor that a summand is, up to its layout, if the other one is a function of it."""
