@@ -94,6 +94,13 @@ def late(model, x):
     return x
 
 
+def late_from_branch(model, x):
+    for i in range(BLOCKS):
+        a = model.attend(i, model.norms[2 * i](x))
+        x = x + (a + model.mlp(i, model.norms[2 * i + 1](a + x)))
+    return x
+
+
 SUMS = {
     "at once": (parallel(lambda x, a, m: x + (a + m)), parallel(lambda x, a, m: x + a + m)),
     "branches first": (parallel(lambda x, a, m: m + a + x), parallel(lambda x, a, m: x + a + m)),
@@ -102,6 +109,7 @@ SUMS = {
     "listed": (listed(lambda parts: functools.reduce(torch.add, parts)), one_by_one),
     "summed": (listed(sum), one_by_one),
     "late": (late, one_by_one),
+    "branches from the first": (late_from_branch, one_by_one),
     "channels first": (channels_first, one_by_one),
     "lerp": (lambda m, x: one_by_one(m, x, lambda x, f: torch.lerp(x, x + f, torch.ones_like(x))), one_by_one),
 }
@@ -181,17 +189,33 @@ def gated(mix):
 
     def run(model, x):
         for i in range(BLOCKS):
-            x = mix(x, model.attend(i, model.norms[i](x)), torch.sigmoid(model.gate[i](x)))
+            x = mix(x, model.attend(i, model.norms[i](x)), model.gate[i](x))
         return x
 
     return run
 
 
+def pair(z):
+    """Return a gate and its complement as a softmax of two scores."""
+    return torch.stack([z, torch.zeros_like(z)], -1).softmax(-1)
+
+
 GATED = {
-    "lerp": lambda x, f, g: torch.lerp(x, f, g),
-    "difference": lambda x, f, g: x + g * (f - x),
-    "subtracted": lambda x, f, g: x - g * (x - f),
+    "lerp": lambda x, f, z: torch.lerp(x, f, z.sigmoid()),
+    "difference": lambda x, f, z: x + z.sigmoid() * (f - x),
+    "subtracted": lambda x, f, z: x - z.sigmoid() * (x - f),
+    "from the branch": lambda x, f, z: f + (1 - z.sigmoid()) * (x - f),
+    "distributed": lambda x, f, z: x - z.sigmoid() * x + z.sigmoid() * f,
+    "difference of products": lambda x, f, z: x + (z.sigmoid() * f - z.sigmoid() * x),
+    "softmax": lambda x, f, z: (lambda p: p[..., 0] * f + p[..., 1] * x)(pair(z)),
+    "einsum": lambda x, f, z: torch.einsum("bndk,bndk->bnd", pair(z), torch.stack([f, x], -1)),
+    "quotient": lambda x, f, z: (lambda e: (f + e * x) / (1 + e))(torch.exp(-z)),
 }
+
+
+def usual_mixture(x, f, z):
+    g = torch.sigmoid(z)
+    return g * f + (1 - g) * x
 
 
 @pytest.mark.filterwarnings("ignore::whence.WhenceWarning")  # scores of all spellings are read at the embedding
@@ -200,8 +224,56 @@ GATED = {
 def test_a_gated_stream_is_the_same_however_it_is_mixed(spelling, method):
     model, usual = (
         prepared(Blocks(gated(GATED[spelling]))),
-        prepared(Blocks(gated(lambda x, f, g: g * f + (1 - g) * x))),
+        prepared(Blocks(gated(usual_mixture))),
     )
+    assert compared(model, usual, method) == "equal"
+
+
+def modulated(modulate):
+    """Return blocks whose norms are scaled and shifted by functions of the mean token."""
+
+    def run(model, x):
+        c = F.silu(x.mean(1, keepdim=True))
+        for i in range(BLOCKS):
+            x = x + model.attend(i, modulate(model.norms[2 * i](x), model.gate[i](c)))
+            x = x + model.mlp(i, modulate(model.norms[2 * i + 1](x), model.gate[i](c)))
+        return x
+
+    return run
+
+
+@pytest.mark.parametrize("method", ["conservative-lrp", "attn-lrp", "res-lrp", "lrp", "transformer-attribution"])
+@pytest.mark.parametrize("modulate", [lambda y, s: y + y * s, lambda y, s: torch.addcmul(y, y, s)])
+def test_a_modulated_norm_is_the_same_as_a_sum(modulate, method):
+    model, usual = (prepared(Blocks(modulated(f))) for f in (modulate, lambda y, s: y * (1 + s)))
+    assert compared(model, usual, method) == "equal"
+
+
+def frozen(norm):
+    """Return blocks with batch norms in the place of layer norms."""
+
+    def run(model, x):
+        mean, variance = torch.linspace(-0.3, 0.3, WIDTH), torch.linspace(0.5, 1.5, WIDTH)
+        mean, variance = mean.to(x.dtype), variance.to(x.dtype)
+        for i in range(BLOCKS):
+            x = x + model.attend(i, norm(x, mean, variance, model.norms[2 * i]))
+            x = x + model.mlp(i, norm(x, mean, variance, model.norms[2 * i + 1]))
+        return x
+
+    return run
+
+
+FROZEN = {
+    "by hand": lambda x, m, v, n: (x - m) / torch.sqrt(v + 1e-5) * n.weight + n.bias,
+    "folded": lambda x, m, v, n: (lambda s: x * s + (n.bias - m * s))(n.weight * torch.rsqrt(v + 1e-5)),
+}
+
+
+@pytest.mark.parametrize("method", [*INPUTS, "lrp", "partial-lrp", "transformer-attribution"])
+@pytest.mark.parametrize("spelling", FROZEN)
+def test_a_batch_norm_with_stored_statistics_is_a_scale_and_a_bias(spelling, method):
+    usual = frozen(lambda x, m, v, n: F.batch_norm(x.mT, m, v, n.weight, n.bias).mT)
+    model, usual = (prepared(Blocks(run)) for run in (frozen(FROZEN[spelling]), usual))
     assert compared(model, usual, method) == "equal"
 
 

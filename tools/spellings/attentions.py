@@ -17,6 +17,8 @@ import torch.nn.functional as F  # noqa: N812  # as everywhere in torch code
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from tools.spellings.rotations import HALVES, NEIGHBOURS, Rotation
+
 Step = Callable[..., Tensor]
 
 sdpa = F.scaled_dot_product_attention
@@ -933,6 +935,16 @@ def plain_attentions() -> dict[str, Attention]:
     return named | WHOLE_PLAIN
 
 
+def rotary(rotations: dict[str, Rotation]) -> dict[str, Attention]:
+    """Return attentions with rotary positions, fused and in single operations, in each spelling of the rotation."""
+    fused = {
+        name: heads(lambda q, k, v, rotated=rotated: sdpa(rotated(q), rotated(k), v))
+        for name, rotated in rotations.items()
+    }
+    rotated = rotations["usual"]
+    return fused | {"unfused": heads(lambda q, k, v: (rotated(q) @ rotated(k).mT / root(q)).softmax(-1) @ v)}
+
+
 ATTENTIONS: dict[str, dict[str, Attention]] = {
     "plain": plain_attentions(),
     "causal": CAUSAL,
@@ -942,6 +954,8 @@ ATTENTIONS: dict[str, dict[str, Attention]] = {
     "biased": BIASED,
     "sink": SINK,
     "head-gated": HEAD_GATED,
+    "rotary": rotary(HALVES),
+    "rotary-pairs": rotary(NEIGHBOURS),
 }
 
 #: the spelling of each kind by a matrix product, a softmax and a matrix product
@@ -954,4 +968,6 @@ UNFUSED = {
     "biased": "additive",
     "sink": "usual",
     "head-gated": "usual",
+    "rotary": "unfused",
+    "rotary-pairs": "unfused",
 }

@@ -203,11 +203,11 @@ def spelling(rng: random.Random, slot: str, kind: str) -> str:
 def settled(case: Case) -> Case:
     """Return the nearest case whose parts compute one function.
 
-    Causal and biased attention do not commute with other orders of tokens; a head that reads all tokens cannot follow a
-    pooled one that was found where it was moved.
+    Causal, biased and rotary attention do not commute with other orders of tokens; a head that reads all tokens cannot
+    follow a pooled one that was found where it was moved.
     """
     entries = case.entries
-    if case.kind("attention") in ("causal", "biased"):
+    if case.kind("attention") in ("causal", "biased", "rotary", "rotary-pairs"):
         entries = tuple(
             e for e in entries if e[:2] not in [("reordering", k) for k in ("blocks", "attention", "tracked")]
         )

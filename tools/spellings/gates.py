@@ -132,6 +132,9 @@ SIGMOID: dict[str, Gate] = {
     "tanh-distributed": halves(lambda g, u: 0.5 * u + 0.5 * u * torch.tanh(g / 2)),
     "complement": halves(lambda g, u: u - u * torch.sigmoid(-g)),
     "softmax-of-two": halves(lambda g, u: u * pair(g)[..., 0]),
+    "softmax-einsum": halves(
+        lambda g, u: torch.einsum("bnhk,bnhk->bnh", pair(g), torch.stack([u, torch.zeros_like(u)], -1))
+    ),
     "einsum": halves(lambda g, u: torch.einsum("bnh,bnh->bnh", u, torch.sigmoid(g))),
 }
 
@@ -164,10 +167,27 @@ BILINEAR: dict[str, Gate] = {
     "addcmul": halves(lambda g, u: torch.addcmul(torch.zeros_like(u), u, g)),
 }
 
+#: a gate of values to which 1 is added, as in gpt-oss
+SHIFTED: dict[str, Gate] = {
+    "usual": halves(lambda g, u: (u + 1) * (g * torch.sigmoid(1.702 * g))),
+    "commuted": halves(lambda g, u: g * torch.sigmoid(1.702 * g) * (1 + u)),
+    "distributed": halves(lambda g, u: (lambda f: u * f + f)(g * torch.sigmoid(1.702 * g))),
+    "addcmul": halves(lambda g, u: (lambda f: torch.addcmul(f, u, f))(g * torch.sigmoid(1.702 * g))),
+}
+
+#: two activations
+TANH: dict[str, Gate] = {
+    "usual": halves(lambda g, u: torch.tanh(g) * torch.sigmoid(u)),
+    "commuted": halves(lambda g, u: torch.sigmoid(u) * torch.tanh(g)),
+    "distributed": halves(lambda g, u: 2 * torch.sigmoid(2 * g) * torch.sigmoid(u) - torch.sigmoid(u)),
+}
+
 GATES: dict[str, dict[str, Gate]] = {
     "silu": SILU,
     "sigmoid": SIGMOID,
     "gelu": GELU,
     "relu": RELU,
     "bilinear": BILINEAR,
+    "shifted": SHIFTED,
+    "tanh": TANH,
 }

@@ -22,6 +22,7 @@ from ..runs.nonfinite import first_bad_value
 from ..runs.padding import zeroed
 from ..runs.run import Run
 from ..targets.specs import Target
+from ..tracing.autograd_graph import not_differentiable
 from .assemble import Unnamed, assemble
 
 
@@ -76,7 +77,8 @@ class Request:
         run = method.start(run)
         gradients_alone = run.rulebook.phase is None and not run.rulebook.maps
         watched = BlockRelevance(run) if self.inside and gradients_alone else None
-        reading = method.read(run)
+        with not_differentiable():
+            reading = method.read(run)
         if watched is not None and reading.pairs is None and any(isinstance(w, HeadRelevance) for w in run.watched):
             reading = replace(reading, branches=watched.branches(), pairs=watched.pairs())
         if self.inside and reading.pairs is None:

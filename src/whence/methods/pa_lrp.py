@@ -268,13 +268,25 @@ class PALRP(InputLevel):
 
 
 def _by_layer(found: list[tuple[PositionalEncoding, Tensor]]) -> dict[tuple[int, int], Tensor]:
-    """Return ``[batch, tokens]`` for each attention (by index) and constant (by its address), queries plus keys."""
+    """Return ``[batch, tokens]`` for each attention (by index) and constant (by its values), queries plus keys."""
     out: dict[tuple[int, int], Tensor] = {}
+    constants: list[Tensor] = []
     for encoding, relevance in found:
         if encoding.node.inside is not None:
-            key = encoding.node.inside, encoding.constant.data_ptr()
+            own = encoding.constant
+            number = next((i for i, known in enumerate(constants) if _is_same(known, own)), len(constants))
+            constants += [own] if number == len(constants) else []
+            key = encoding.node.inside, number
             out[key] = out[key] + relevance if key in out else relevance
     return out
+
+
+def _is_same(a: Tensor, b: Tensor) -> bool:
+    """Return whether two constants are the same, or have the same values, perhaps for one sample and for each."""
+    alike = a.dim() == b.dim() and all(
+        1 in sizes or sizes[0] == sizes[1] for sizes in zip(a.shape, b.shape, strict=True)
+    )
+    return a.data_ptr() == b.data_ptr() or (alike and bool((a == b).all()))
 
 
 def _spread(run: Run, reading: Reading, scores: Tensor) -> Tensor:

@@ -41,6 +41,7 @@ class Phase:
         keep: whether another backward pass will follow.
         masked: whether the user gave the model a padding mask.
         ledger: the recorder of absorbed and created relevance.
+        readers: by ``seq`` of a tensor, how many linear layers and how many other operations pass relevance to it.
         sparse_rows: the rows that linear layers leave out.
     """
 
@@ -50,12 +51,17 @@ class Phase:
         self.keep = True
         self.masked = False
         self.ledger: LossRecorder | None = None
+        self.readers: dict[int, tuple[float, float]] = {}
 
     def carry(self, relevance: bool, keep: bool = True, ledger: LossRecorder | None = None) -> None:
         """Set what the next backward pass carries; see the attributes."""
         self.relevance = relevance
         self.keep = keep
         self.ledger = ledger
+
+    def read(self, readers: dict[int, tuple[float, float]]) -> None:
+        """Set how many operations pass relevance to each tensor."""
+        self.readers = readers
 
     def mask(self, masked: bool) -> None:
         """Set whether the user gave the model a padding mask."""
@@ -160,7 +166,10 @@ def is_bias(call: Call) -> bool:
     layer = node_of(call.traced[0])
     if layer.kind != "linear" or len(layer.flows) != 1:
         return False
-    given = {atom for dim in layer.flows[0].axes for atom in dim}
+    source = layer.flows[0]
+    while source.name in ("expand", "expand_as", "broadcast_to") and len(source.flows) == 1:
+        (source,) = source.flows  # one copy for each of several layers
+    given = {atom for dim in source.axes for atom in dim}
     varying = [dim for dim, n in zip(layer.axes[::-1], constant.shape[::-1], strict=False) if n > 1]
     return not any(atom in given for dim in varying for atom in dim)
 

@@ -155,6 +155,8 @@ class Forward:
         for start in starts:
             _check(start, self._diagnose)
         trace.coverage.settle(node_of(starts[0].output).reachable())
+        if rulebook.phase is not None:
+            rulebook.phase.read(node_of(starts[0].output).readers())
         return Run.each(self, trace, rulebook, list(zip(starts, targets, strict=True)))
 
     def _rulebook(self) -> Rulebook:

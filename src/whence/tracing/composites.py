@@ -152,6 +152,10 @@ def _native_group_norm(
     return _group_norm(input, groups, weight, bias, eps), x.mean(-1), deviation
 
 
+def _heaviside(input: Tensor, values: Tensor) -> Tensor:
+    return torch.where(input == 0, values, (input > 0).to(input.dtype))
+
+
 def _cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     n1 = torch.norm(x1, dim=dim, keepdim=True).clamp_min(eps)
     n2 = torch.norm(x2, dim=dim, keepdim=True).clamp_min(eps)
@@ -201,7 +205,7 @@ COMPOSITE: dict[str, Callable[..., Any]] = {
     "vstack": lambda tensors: torch.cat([torch.atleast_2d(t) for t in tensors]),
     "column_stack": lambda tensors: torch.cat([t[:, None] if t.dim() < 2 else t for t in tensors], 1),
     "slice": _sliced, "index": _indexed, "convolution": _convolution, "chain_matmul": _multi_dot,
-    "linalg_multi_dot": _multi_dot, "outer": _outer, "ger": _outer, "addbmm": _addbmm,
+    "linalg_multi_dot": _multi_dot, "heaviside": _heaviside, "outer": _outer, "ger": _outer, "addbmm": _addbmm,
 }  # fmt: skip
 
 
@@ -232,6 +236,7 @@ PARTICULAR = {"batch_norm"}
 def laid_out(func: Callable[..., Any]) -> Callable[..., Any]:
     """The same function, whose backward gets its gradient in the layout of its output."""
 
+    @functools.wraps(func)
     def run(*args: Any, **kwargs: Any) -> Any:
         out = func(*args, **kwargs)
         if out.requires_grad:

@@ -33,7 +33,6 @@ class Node:
         differentiable: whether the tensor requires a gradient.
         weighted: whether it was made by a linear layer or convolution with weights of the model.
         deviation: whether some norm divides by it.
-        proportional: whether it is ``x g(x)`` of its root ``x``, as far as operations tell: the root itself, its GELU.
         shifted: whether a number was added to an activation on the way from its root.
         axes: its dimensions.
         batch: the batch axis of the trace it belongs to.
@@ -62,7 +61,6 @@ class Node:
     differentiable = False
     weighted = False
     shifted = False
-    proportional = True
     deviation = False
     recipe: Recipe | None = None
     linear = True
@@ -191,7 +189,6 @@ class Node:
             self.linear = main.linear
             self.activated = main.activated
             self.shifted = main.shifted
-            self.proportional = main.proportional
         elif kind in ("structural", "selecting") and len(self.flows) == 1:
             self.activated = main.activated  # wherever it is moved
         elif kind in ("activation", "gated", "function", "shift") or (
@@ -201,7 +198,6 @@ class Node:
             self.linear = False
             self.activated = main.activated or (kind != "shift" and not call.clips())
             self.shifted = kind == "shift" and (main.activated or main.shifted)
-            self.proportional = kind == "gated" and (call.composed or main.proportional)
 
     def _is_copy(self, call: Call) -> bool:
         """Return whether it is a copy of one tensor, perhaps written over another one."""
@@ -311,6 +307,21 @@ class Node:
     def reachable(self, end: Container[int] = ()) -> set[int]:
         """Return the ``seq`` of every tensor that relevance can reach from this one, not passing some ``end``."""
         return {node.seq for node in walk([self], lambda node: () if node.seq in end else node.live)}
+
+    def readers(self) -> dict[int, tuple[float, float]]:
+        """Return, for each tensor that relevance can reach from this one, how many operations pass relevance to it.
+
+        Linear layers and other operations are counted separately, by ``seq``. A slice counts for its share of the
+        entries, so that a tensor that is split has one reader.
+        """
+        found: dict[int, tuple[float, float]] = {}
+        for node in walk([self], lambda node: node.live):
+            for parent in {parent.seq: parent for parent in node.live}.values():
+                linear, other = found.get(parent.seq, (0.0, 0.0))
+                cut = node.kind in ("structural", "selecting") and 0 < node.numel < parent.numel
+                share = node.numel / parent.numel if cut else 1.0
+                found[parent.seq] = (linear + share, other) if node.kind == "linear" else (linear, other + share)
+        return found
 
     def edges(self) -> set[tuple[int, int]]:
         """Return, by ``seq``, each tensor that relevance can reach from this one, and where it goes from there."""

@@ -135,6 +135,8 @@ def _sum(call: Call) -> Classification:
     a, b = call.tensors[:2]
     if not (a.requires_grad and b.requires_grad):
         return Classification("shift-by-constant")
+    if a.is_complex() or b.is_complex():  # rules are for real numbers
+        return Classification("unknown")
     if not is_centering(call):
         return Classification("add")
     return Classification("center", min((a, b), key=lambda t: node_of(t).moved_from().numel))
@@ -148,6 +150,8 @@ def _product(call: Call) -> Classification:
         return Classification("scale")
     if not a.requires_grad:
         return Classification("scale" if call.name == "mul" else "function")
+    if call.name == "mul" and node_of(a).root is node_of(b).root:  # one function of one tensor, no gate
+        return Classification("function")
     statistic = deviation_in(call)
     if statistic is not None:
         node_of(statistic).divides()

@@ -111,8 +111,7 @@ def token_dims(axes: Axes, tokens: Dim) -> tuple[range, Tensor | None] | None:
 
 def per_token(tensor: Tensor, axes: Axes, batch: Axis, tokens: Dim) -> Tensor:
     """Sum a tensor over everything but the batch and the tokens: ``[batch, tokens]``."""
-    if batch.size > 1:
-        tensor, axes = unmerge(tensor, axes, batch)
+    tensor, axes = unmerge(tensor, axes, batch)
     found = token_dims(axes, tokens)
     if found is None:  # one token, or a model without attention: the dimension behind the batch
         found = range(1, 2 if tensor.dim() > 2 else 1), None

@@ -114,7 +114,7 @@ class ResidualList(list[Residual]):
         found = self._trunk(call.tensors[0], a, b)
         if found is None and call.name != "sub":  # what is subtracted is no stream that goes on
             found = self._trunk(call.tensors[1], b, a)
-        if found is not None:
+        if found is not None and not _adds_branches(found):
             trunk, between, selection, whole = found
             branch = call.tensors[1 if between[0] is b else 0]
             while self and _is_part(self[-1], trunk, branch):
@@ -130,6 +130,14 @@ class ResidualList(list[Residual]):
             self._sums.clear()
         elif not self.light or (self and output.shape == self[-1].output.shape):  # perhaps of branches
             self._sums[node_of(output).seq] = call.tensors[:2]
+
+    def withdraw(self, sums: list[Node]) -> None:
+        """Take back that some sums are residual additions."""
+        for i in reversed(range(len(self))):
+            node = node_of(self[i].output)
+            if node in sums:
+                node.withdraw()
+                del self[i]
 
     @staticmethod
     def _trunk(tensor: Tensor, node: Node, branch: Node) -> Trunk | None:
@@ -180,6 +188,12 @@ class ResidualList(list[Residual]):
         if not self.light or last is None or not any(r.attentions for r in self):
             return
         last.lighten()
+
+
+def _adds_branches(found: Trunk) -> bool:
+    """Return whether a trunk is a branch itself, which the other branch reads after it was added to its stream."""
+    total = node_of(found.tensor).sum
+    return total in found.between and not any(node.learned for node in total.flows)
 
 
 def _of_slices(tensor: Tensor, node: Node, branch: Node) -> tuple[Tensor, list[Node]] | None:

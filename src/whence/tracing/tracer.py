@@ -189,6 +189,9 @@ class Trace(TorchFunctionMode):
         kwargs = kwargs or {}
         if kwargs:
             args, kwargs = ops.usual_arguments(args, kwargs)
+        if hasattr(func, "impl_aten"):  # a primitive of torch's references, which has no derivative of its own
+            with self:
+                return func.impl_aten(*args, **kwargs)
         op = ops.operation(func)
         if op.name in ops.PASSIVE or (op.name in ops.IDENTITY and not kwargs.get("training", True)):
             return func(*args, **kwargs)
@@ -268,7 +271,8 @@ class Trace(TorchFunctionMode):
                 return target.copy_(call.func(previous, *call.args[1:], **call.kwargs))
 
     def _withdraw(self, products: list[Node]) -> None:
-        """Take back the records of attentions that turn out to be parts of one."""
+        """Take back the records of attentions and residual sums that turn out to be parts of something else."""
+        self.residuals.withdraw(products)
         gone = {self._mixers.pop(node.seq) for node in products if node.seq in self._mixers}
         if gone:
             kept = [i for i in range(len(self.attentions)) if i not in gone]

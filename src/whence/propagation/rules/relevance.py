@@ -82,8 +82,8 @@ class RelevanceRules:
         return FunctionRule(name or rule.__name__, functools.partial(self._propagate, rule))
 
     def _propagate(self, rule: RelevanceRule, call: Call) -> RuleResult:
-        """Run an operation; an unknown one with several outputs keeps its plain gradient."""
-        if call.kind == "unknown" and not isinstance(made := call.run(), Tensor):
+        """Run an operation; an unknown one with several or complex outputs keeps its plain gradient."""
+        if call.kind == "unknown" and (not isinstance(made := call.run(), Tensor) or made.is_complex()):
             return RuleResult(made, plain=True)
         op = BackwardOp(call, self.phase.sparse_rows)
         out: Tensor = Propagate.apply(op, rule, self.phase, *call.traced)
@@ -92,7 +92,7 @@ class RelevanceRules:
     def layer(self, rule: Callable[..., Tensor], absorb: bool = True, **options: Any) -> FunctionRule:
         """Return the rule that runs a linear layer or a convolution with a rule of :mod:`.linear`.
 
-        A weighted sum whose weight is not available (a batch norm) follows :meth:`deep_taylor`.
+        A weighted sum whose weight is not available follows :meth:`deep_taylor`.
 
         Args:
             rule: ``rule(apply, x, w, R, bias, **options)``, the relevance of ``x``.
@@ -213,9 +213,8 @@ class RelevanceRules:
 
         Elsewhere relevance stays as it is.
         """
-        node = op.nodes[0]
-        shared = node.linear_uses > 1 and node.other_uses
-        return self.clone(op.inputs[0].detach(), relevance) if shared else relevance
+        linear, other = self.phase.readers.get(op.nodes[0].seq, (0, 0))
+        return self.clone(op.inputs[0].detach(), relevance) if linear > 1 and other else relevance
 
     def _absolute(self, w: Tensor) -> Tensor:
         """Return ``|w|``, in a buffer that the next weight of this shape overwrites."""
@@ -251,8 +250,12 @@ class RelevanceRules:
         return (normalise_shares(parts, R, op.sums, self.eps)[0].sum_to_size(x.shape),)
 
     def select(self, op: BackwardOp, R: Tensor) -> tuple[Tensor, ...]:
-        """Propagate through the selection of a token: its relevance goes to the selected position, 0 elsewhere."""
-        return op.vjp(self.clone(op.output, R))
+        """Propagate through the selection of a token: its relevance goes to the selected position, 0 elsewhere.
+
+        A tensor that is taken apart, all entries of which are read, is not selected from.
+        """
+        whole = sum(self.phase.readers.get(op.nodes[0].seq, (0, 0))) > 0.999
+        return op.vjp(R if whole else self.clone(op.output, R))
 
     def clone(self, x: Tensor, R: Tensor) -> Tensor:
         """Return ``x R / (x + eps)``: the published code where a tensor is read twice (its ``Clone``) or selected from.
@@ -273,7 +276,8 @@ class RelevanceRules:
         value = tensor.detach()
 
         def hook(R: Tensor | None) -> Tensor | None:
-            if R is None or not self.phase.relevance or not node.other_uses:  # none: all its readers are bypassed
+            linear, other = self.phase.readers.get(node.seq, (0, 0))
+            if R is None or not self.phase.relevance or not other or linear + other < 1.001:
                 return None
             passed = self.clone(value, R)
             if self.phase.ledger is not None:

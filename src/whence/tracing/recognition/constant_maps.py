@@ -17,7 +17,7 @@ from torch import Tensor
 from .. import operations as ops
 from ..node import Node
 from ..op_call import Call
-from ..replay import restored
+from ..replay import evaluate, restored, sample
 from ..tensor_info import info_of, is_weight, node_of
 from .assembled import parts_of
 from .contraction import Terms, align, summed, terms
@@ -184,16 +184,22 @@ def mixed_stack(call: Call) -> Callable[[], Tensor] | None:
 
 
 def constant_features(call: Call) -> Callable[[], Tensor] | None:
-    """Return a linear layer of a tensor with constant features appended as one with a larger bias."""
-    x, weight, bias = call.args[0], call.argument(1, "weight"), call.argument(2, "bias")
+    """Return a linear layer of a tensor with constant features beside its own as one with a larger bias."""
+    x, weight = call.args[0], call.argument(1, "weight")
+    bias = call.argument(2, "bias") if call.name == "linear" else None
     node = node_of(call.traced[0])
-    if len(call.traced) != 1 or x is not call.traced[0] or node.name != "pad" or len(node.flows) != 1:
+    if len(call.traced) != 1 or x is not call.traced[0] or node.name not in ("pad", "cat") or len(node.flows) != 1:
         return None
     inner = node.flows[0]
-    size = inner.shape[-1]
-    if x.is_meta or inner.shape[:-1] != x.shape[:-1] or size >= x.shape[-1]:
+    extra = x.shape[-1] - inner.shape[-1]
+    if x.is_meta or inner.shape[:-1] != x.shape[:-1] or extra < 1 or weight is None or weight.dim() != 2:
         return None
-    constant = x.detach()[..., size:].reshape(-1, x.shape[-1] - size)
-    if not bool((constant == constant[:1]).all()):
+    weight = weight if call.name == "linear" else weight.mT
+    value = sample(inner)
+    with torch.no_grad():
+        own = (evaluate(node, {inner: value}) == evaluate(node, {inner: value + 1})).reshape(-1, x.shape[-1])
+    constant = x.detach().reshape(-1, x.shape[-1])[:, own[0]]
+    if not bool((own == own[0]).all()) or int(own[0].sum()) != extra or not bool((constant == constant[:1]).all()):
         return None
-    return lambda: F.linear(restored(inner), weight[:, :size], F.linear(constant[0], weight[:, size:], bias))
+    features = weight[:, ~own[0]]
+    return lambda: F.linear(restored(inner), features, F.linear(constant[0], weight[:, own[0]], bias))

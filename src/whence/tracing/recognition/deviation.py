@@ -156,15 +156,36 @@ def _norm(x: Tensor, scale: Node, dim: int, divide: Callable[..., Tensor], weigh
     return (made.movedim(dim, -1) * weight + bias).movedim(-1, dim)
 
 
-def own_statistics(call: Call) -> Callable[[], Any] | None:
-    """Return a norm by statistics of each sample alone, which another kernel computes, in primitive operations."""
+def _statistics(call: Call) -> dict[str, Any]:
+    """Return the statistics, weight and bias that a batch norm or instance norm is given."""
     functional = getattr(call.func, "__module__", "") == "torch.nn.functional"
     names = (
         ("running_mean", "running_var", "weight", "bias")
         if functional
         else ("weight", "bias", "running_mean", "running_var")
     )
-    given = {name: call.argument(i + 1, name) for i, name in enumerate(names)}
+    return {name: call.argument(i + 1, name) for i, name in enumerate(names)}
+
+
+def stored_statistics(call: Call) -> Callable[[], Tensor] | None:
+    """Return a batch norm with stored statistics as what it is: factors and biases of features."""
+    given, x = _statistics(call), call.args[0]
+    if call.argument(5, "training", False) or given["running_mean"] is None or call.traced != [x]:
+        return None
+    factor = torch.rsqrt(given["running_var"] + call.argument(7, "eps", 1e-5))
+    factor = factor if given["weight"] is None else factor * given["weight"]
+
+    def run() -> Tensor:
+        made: Tensor = (x.movedim(1, -1) - given["running_mean"]) * factor
+        made = made if given["bias"] is None else made + given["bias"]
+        return made.movedim(-1, 1).clone()  # the model may overwrite it
+
+    return run
+
+
+def own_statistics(call: Call) -> Callable[[], Any] | None:
+    """Return a norm by statistics of each sample alone, which another kernel computes, in primitive operations."""
+    given = _statistics(call)
     by_itself = call.argument(
         5, "use_input_stats" if call.name == "instance_norm" else "training", call.name == "instance_norm"
     )

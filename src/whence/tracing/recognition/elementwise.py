@@ -48,7 +48,7 @@ def keep_roots(tensor: Tensor, node: Node, operands: list[Tensor]) -> None:
         node: its node.
         operands: what the operation that made it has read.
     """
-    if not tensor.requires_grad or (node.kind == "gated" and node.proportional):
+    if not tensor.requires_grad:
         return
     kept = [root for operand in operands for root in info_of(operand).roots]
     if node.kind == "gate" or (len(node.flows) > 1 and node.kind == "structural" and any(map(_is_part, node.flows))):
@@ -114,6 +114,20 @@ def root_of(call: Call) -> Node | None:
     return root
 
 
+def start_of(call: Call) -> Node | None:
+    """Return the tensor that an activation is of: the last one before its first function, without number factors.
+
+    So ``sigmoid(x + b)`` is a function of ``x + b``, whether the number ``b`` is part of the layer before or not.
+    """
+    root = root_of(call)
+    start = None if root is None else dominator(functions(call))
+    while start is not None and start is not root and start.activated and start.flows:
+        start = dominator(start.flows)
+    while start is not None and start is not root and start.kind == "scale" and len(start.flows) == 1:
+        (start,) = start.flows
+    return root if start is None or start.tensor is None else start
+
+
 def is_activation(call: Call) -> bool:
     """Return whether an operation completes an elementwise function that is more than its last step."""
     root = root_of(call)
@@ -150,10 +164,7 @@ def activation(call: Call, value: Tensor) -> Call | None:
     constants = [t for t in call.tensors if not t.requires_grad and not t.is_meta] if call.name == "mul" else []
     if any(not bool(t.any()) for t in constants):  # nothing, whatever is multiplied
         return None
-    root = root_of(call)
-    nodes = functions(call)
-    if root is not None and root.tensor is None:
-        root = dominator(nodes)
+    root = start_of(call)
     x = None if root is None else root.tensor
     if root is None or x is None or x.shape != value.shape:
         return None
@@ -166,7 +177,7 @@ def activation(call: Call, value: Tensor) -> Call | None:
         with torch.no_grad():
             if _shifts(call) and not _is_zero_at_zero(at, x) and not _vanishes(at, x):
                 return None
-            kind = _kind(call, at, x)
+            kind = "identity" if not x.is_meta and is_identity(at, x) else function_kind(at, x)
     except (UnknownFunctionError, RuntimeError):
         return None
     if kind == "function":
@@ -236,14 +247,6 @@ def known_operands(call: Call) -> dict[int, Node]:
     return {id(t): node for t, node in pairs if node is not None and (t.requires_grad or is_mask(node))}
 
 
-def _kind(call: Call, at: Callable[[Tensor], Tensor], x: Tensor) -> str:
-    if _is_proportional(call):
-        return "gated"
-    if not x.is_meta and is_identity(at, x):
-        return "identity"
-    return function_kind(at, x)
-
-
 def _is_zero_at_zero(function: Callable[[Tensor], Tensor], x: Tensor) -> bool:
     return not x.is_meta and bool((function(torch.zeros_like(x)).abs() < 1e-6).all())
 
@@ -257,16 +260,6 @@ def _vanishes(function: Callable[[Tensor], Tensor], x: Tensor) -> bool:
 def _valued(value: Tensor, at: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Return what was computed for ``x``; with its derivative, if that is asked for."""
     return at(x) if torch.is_grad_enabled() and x.requires_grad else value.detach()
-
-
-def _is_proportional(call: Call) -> bool:
-    """Return whether an operation keeps the form ``x g(x)`` of its operands: a product with one, a sum of several."""
-    nodes = [node.proportional for node in functions(call)]
-    if call.name == "mul":
-        return any(nodes)
-    if call.name == "div":
-        return nodes[0]
-    return call.name in ("add", "sub") and len(nodes) > 1 and all(nodes)
 
 
 def is_identity(function: Callable[[Tensor], Tensor], x: Tensor) -> bool:
@@ -307,7 +300,11 @@ def is_gated(function: Callable[[Tensor], Tensor], x: Tensor) -> bool:
     if bool(function(torch.zeros_like(x)).any()):
         return False
     size = FAR * _size(x)
-    ends = torch.stack([function(torch.full_like(x, sign * size)).abs().max() / FAR for sign in (1, -1)])
+    ends, near, far = (
+        torch.stack([function(torch.full_like(x, sign * c)).abs().max() for sign in (1, -1)])
+        for c in (size, LARGE / 2, LARGE)
+    )
+    ends = torch.where(ends.isfinite(), ends / FAR, far / near - 1)  # where an exponential in it overflows
     return bool(((ends > 1e-2) & ends.isfinite()).any())
 
 

@@ -21,17 +21,32 @@ MOST = 3
 REACH = 48
 
 
-def origins(nodes: list[Node]) -> list[Node]:
-    """Return the tensors that some tensors are computed from by elementwise operations, joins and slices."""
-    found: dict[int, Node] = {}
-    for node in nodes:
-        for step in between(node):
-            if not _passes(step):
-                found[step.seq] = step
+def origins(nodes: list[Node], stream: Node | None = None) -> list[Node]:
+    """Return the tensors that some tensors are computed from by elementwise operations, joins and slices.
+
+    A number that is added to all of a tensor before anything else is done with it is part of it, like a bias.
+
+    Args:
+        nodes: the tensors.
+        stream: one that is not taken apart.
+    """
+    steps = {step.seq: step for node in nodes for step in between(node, stream)}
+    readers: dict[Node, list[Node]] = {}
+    for step in steps.values():
+        for operand in _operands(step) if step is not stream and _passes(step, stream) else []:
+            readers.setdefault(operand, []).append(step)
+    found = {}
+    for step in steps.values():
+        if step is stream or not _passes(step, stream):
+            own = readers.get(step, [])
+            while len(own) == 1 and own[0].kind == "shift" and step is not stream and step not in nodes:
+                (step,) = own
+                own = readers.get(step, [])
+            found[step.seq] = step
     return [found[seq] for seq in sorted(found)]
 
 
-def between(end: Node) -> Iterator[Node]:
+def between(end: Node, stream: Node | None = None) -> Iterator[Node]:
     """Yield a tensor and those that it is computed from, down to its origins."""
     seen: set[int] = set()
     stack = [end]
@@ -40,7 +55,7 @@ def between(end: Node) -> Iterator[Node]:
         if node.seq not in seen:
             seen.add(node.seq)
             yield node
-            stack += _operands(node) if _passes(node) else []
+            stack += _operands(node) if node is not stream and _passes(node, stream) else []
 
 
 def _operands(node: Node) -> list[Node]:
@@ -48,9 +63,12 @@ def _operands(node: Node) -> list[Node]:
     return [] if node.recipe is None else node.recipe.nodes()
 
 
-def _passes(node: Node) -> bool:
-    """Return whether a tensor is an elementwise function, a product, a join or a slice of others."""
-    if node.recipe is None or node.residual or node.learned or not _operands(node):
+def _passes(node: Node, stream: Node | None = None) -> bool:
+    """Return whether a tensor is an elementwise function, a product, a join or a slice of others.
+
+    So is a residual sum, where the stream that it adds to is known.
+    """
+    if node.recipe is None or (node.residual and stream is None) or node.learned or not _operands(node):
         return False
     if node.kind in ("structural", "selecting"):
         return not _is_slice(node)

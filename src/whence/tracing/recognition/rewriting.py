@@ -20,11 +20,11 @@ from ..node import Node
 from ..op_call import Call, tensors_in
 from ..replay import UnknownFunctionError, restored
 from ..tensor_info import is_weight, node_of
-from . import assembled, elementwise, gates, products, softmax
+from . import assembled, elementwise, gates, products, rotations, softmax
 from .attention_by_value import usual_attention, written_attention
 from .constant_maps import constant_features, mixed_stack, usual_map
 from .contraction import pairwise, separate
-from .deviation import folded, own_statistics
+from .deviation import folded, own_statistics, stored_statistics
 from .joined_attention import joined
 from .origins import is_over_stack
 from .softmax import log_softmax
@@ -39,7 +39,7 @@ class Form(NamedTuple):
 
     Attributes:
         run: computes its value.
-        replaces: products of maps and values that are part of it, and no attentions of their own any more.
+        replaces: products of maps and values, and residual sums, that are part of it and not of the model any more.
         pattern: by which it was found.
     """
 
@@ -201,6 +201,7 @@ _PATTERNS: list[tuple[Set[str], Pattern]] = [
     ({"add", "sub"}, undone),
     ({"add", "sub"}, _alpha),
     (softmax.COMPLETING, softmax.usual_softmax),
+    (rotations.COMPLETING, rotations.usual_rotation),
     ({"add", "sub", "mul", "div", *ops.PRODUCTS}, usual_attention),
     ({*ops.LAYOUT, "contiguous", "clone", "getitem"}, written_attention),
     ({"where"}, _one_branch),
@@ -221,6 +222,7 @@ _PATTERNS: list[tuple[Set[str], Pattern]] = [
     ({"add"}, products.blocks),
     ({"add"}, products.summed_slices),
     (ops.PRODUCTS, products.scaled_later),
+    ({"einsum", "matmul"}, gates.paired),
     ({"einsum"}, separate),
     ({"einsum"}, pairwise),
     ({*ops.PRODUCTS, "linear"}, mixed_stack),
@@ -228,13 +230,14 @@ _PATTERNS: list[tuple[Set[str], Pattern]] = [
     ({*ops.PRODUCTS, "linear"}, products.pooled),
     (ops.PRODUCTS, products.projected_later),
     ({"linear", "tensordot", "inner"}, products.as_matmul),
-    ({"linear"}, constant_features),
+    ({"linear", "matmul", "mm"}, constant_features),
     ({"cat", "stack"}, joined),
     ({"cat", "stack"}, usual_attention),
     ({"stack"}, assembled.stacked_slices),
     ({"split", "chunk", "tensor_split", "split_with_sizes"}, assembled.taken_apart),
     ({"add"}, assembled.padded_sum),
     ({"setitem"}, assembled.written),
+    ({"batch_norm"}, stored_statistics),
     ({"batch_norm", "native_batch_norm", "instance_norm"}, own_statistics),
 ]
 

@@ -52,11 +52,25 @@ class Term(NamedTuple):
 
     def laid_out(self, tensor: Tensor, shape: torch.Size) -> Tensor:
         """Return a tensor in the shape of the sum."""
+        dims = self._dims(tensor.shape, shape)
+        if dims is not None:
+            return tensor.permute(dims)
         moved = tensor if self.order is None else tensor.squeeze().permute(self.order)
         return moved if moved.shape == shape else moved.reshape(shape)
 
+    def _dims(self, own: torch.Size, shape: torch.Size) -> list[int] | None:
+        """Return the order of all dimensions of a tensor in a sum of a shape; ``None`` if their number differs."""
+        if self.order is None or len(own) != len(shape):
+            return None
+        ones, others = ([i for i, n in enumerate(own) if (n == 1) is one] for one in (True, False))
+        moved, kept = (others[i] for i in self.order), iter(ones)
+        return [next(kept) if n == 1 else next(moved) for n in shape]
+
     def undone(self, tensor: Tensor, shape: torch.Size) -> Tensor:
         """Return a tensor of the sum's shape in the layout that the term has, of some shape."""
+        dims = self._dims(shape, tensor.shape)
+        if dims is not None:
+            return tensor.permute([dims.index(i) for i in range(len(dims))])
         if self.order is not None:
             own = [n for n in shape if n != 1]
             back = [self.order.index(i) for i in range(len(own))]
@@ -424,24 +438,23 @@ def _constants(recipe: Recipe) -> list[Tensor]:
 
 
 def gated_sum(call: Call) -> Callable[[], Tensor] | None:
-    """Return ``x + g * (f - x)`` as ``(1 - g) * x + g * f``: a stream that a gate closes is not added to."""
+    """Return ``x + w * (f - x)``, with a weight ``w`` of the model, as ``(1 - w) * x + w * f``: no residual sum."""
     if call.name not in ("add", "sub") or len(call.traced) != 2 or "alpha" in call.kwargs:
         return None
     for mine, other in ((0, 1), (1, 0)):
         x, product = call.nodes[mine], call.nodes[other]
-        if x is None or product is None or product.kind not in ("gate", "scale") or (call.name == "sub" and mine):
+        if x is None or product is None or product.kind != "scale" or (call.name == "sub" and mine):
             continue
         factors = [] if product.recipe is None or product.name != "mul" else list(product.recipe.args[:2])
         for difference, gate in (factors, factors[::-1]) if len(factors) == 2 else ():
             f = _replaces(x, difference, -1 if call.name == "sub" else 1)
-            if f is not None and isinstance(gate, Node | Tensor):
+            if f is not None and isinstance(gate, Tensor):
                 return functools.partial(_mixed, call.tensors[mine], f, gate)
     return None
 
 
-def _mixed(x: Tensor, f: Tensor, gate: Node | Tensor) -> Tensor:
-    g = restored(gate) if isinstance(gate, Node) else gate
-    return torch.add(g * f, (1 - g) * x)
+def _mixed(x: Tensor, f: Tensor, w: Tensor) -> Tensor:
+    return torch.add(w * f, (1 - w) * x)
 
 
 def _replaces(x: Node, difference: object, sign: int) -> Tensor | None:
