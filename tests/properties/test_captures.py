@@ -215,3 +215,17 @@ def test_results_do_not_share_memory():
     kept = dataclasses.replace(a, scores=a.scores.clone())
     explain({"input_ids": tiny.ids(2, 7, 1)}, 1)
     assert torch.equal(a.scores, kept.scores)
+
+
+def test_an_error_under_the_tape_does_not_take_the_explanation_away(monkeypatch):
+    model = tiny.bert()
+    inputs = {"input_ids": tiny.ids(2, 7, 0)}
+    wanted = whence.explain(model, inputs, "attn-lrp", 1)
+    explain = whence.compile(model, "attn-lrp")
+
+    def fails(*_):
+        raise RuntimeError("no kernel")
+
+    monkeypatch.setattr("whence.explainer.captured.Program", fails)
+    assert explain(inputs, 1) == wanted
+    assert explain.captures.refusals == ["recording failed with RuntimeError: no kernel"]

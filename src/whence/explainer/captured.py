@@ -97,6 +97,37 @@ class _Signature:
     shortcuts: bool = True
     refusal: str = ""
 
+    def note(self, found: Unnamed) -> None:
+        """Note an explanation that was computed as usual."""
+        self.seen += 1
+        self.classes = found.explanation.logits.shape[-1]
+        self.length = found.length
+
+    def refuse(self, why: str) -> None:
+        """Capture no more explanations of this signature, if there is a reason."""
+        self.refusal = why
+
+    def may_capture(self) -> bool:
+        """Return whether another way through the model may be captured, and count it."""
+        if len(self.captures) == WAYS:
+            self.refuse(f"{WAYS} captures were made, and inputs go further ways through the model")
+        elif self.made == 2 * WAYS:
+            self.refuse(f"the model has changed after each of {self.made} captures")
+        self.made += 1
+        return not self.refusal
+
+    def replay(self, inputs: list[Tensor]) -> list[Unnamed] | None:
+        """Return the explanations by the first capture that holds for some inputs."""
+        for capture in list(self.captures):
+            if not capture.state.holds():
+                self.captures.remove(capture)
+                continue
+            found = capture.replay(inputs)
+            if not isinstance(found, Guard):
+                return found
+            self.shortcuts &= not found.shortcut
+        return None
+
 
 class Captures:
     """Computes the explanations of a request, and captures them for each signature of inputs.
@@ -133,47 +164,39 @@ class Captures:
             while len(self._signatures) > MOST:
                 self._signatures.popitem(last=False)
         given = _Arguments(args, kwargs, batch, _chosen(known, targets, batch, self.request) if known.seen else [])
-        replayed = _replayed(known, given.tensors) if known.captures else None
+        replayed = known.replay(given.tensors) if known.captures else None
         if replayed is not None:
             return [one.named() for one in replayed]
         start = time.perf_counter()
         found = self.request.compute(args, kwargs, batch, targets)
         patience = 0 if self.eager else PATIENCE["slow" if time.perf_counter() - start > SLOW else "quick"]
-        if not known.seen:
-            known.classes, known.length = found[0].explanation.logits.shape[-1], found[0].length
-            given = replace(given, targets=_chosen(known, targets, batch, self.request))
-        known.seen += 1
+        known.note(found[0])
         if known.seen > patience and not known.refusal:
             with self._lock:
-                self._capture(known, given, found)
+                if known.may_capture():
+                    chosen = _chosen(known, targets, batch, self.request)
+                    known.refuse(self._capture(known, replace(given, targets=chosen), found))
         return [one.named() for one in found]
 
-    def _capture(self, known: _Signature, given: _Arguments, found: list[Unnamed]) -> None:
-        """Record the computation of explanations, and keep it if it returns what was found."""
-        if len(known.captures) == WAYS:
-            known.refusal = f"{WAYS} captures were made, and inputs go further ways through the model"
-            return
-        if known.made == 2 * WAYS:
-            known.refusal = f"the model has changed after each of {known.made} captures"
-            return
-        known.made += 1
+    def _capture(self, known: _Signature, given: _Arguments, found: list[Unnamed]) -> str:
+        """Record the computation of explanations, and keep it if it returns what was found; if not, say why."""
         try:
             capture = _record(self.request, given, found, known.shortcuts or self.exact)
+            replayed = capture.program(given.tensors)
         except CaptureError as error:
-            known.refusal = str(error)
-            return
-        replayed = capture.program(given.tensors)
+            return str(error)
+        except Exception as error:  # the explanation is there: what fails under a tape must not take it away
+            return f"recording failed with {type(error).__name__}: {error}"
         expected = [t for one in found for t in _tensors(one)]
         same = _equal if known.shortcuts or self.exact else _equal_up_to_rounding
         if isinstance(replayed, Guard) or len(replayed) != len(expected) or not all(map(same, replayed, expected)):
-            known.refusal = "a replay of the same input gave other numbers"
-            return
+            return "a replay of the same input gave other numbers"
         if capture.program.size > BOUND:
-            known.refusal = f"its constants take {capture.program.size / 2**30:.1f} GiB, more than the bound of 1 GiB"
-            return
+            return f"constants take {capture.program.size / 2**30:.1f} GiB, more than the bound of 1 GiB"
         known.captures.insert(0, capture)
         while self.size > BOUND:  # the one used longest ago goes first
             next(other for other in self._signatures.values() if other.captures).captures.pop()
+        return ""
 
     @property
     def size(self) -> int:
@@ -253,19 +276,6 @@ def _record(request: Request, given: _Arguments, found: list[Unnamed], shortcuts
     messages = [str(w.message) for w in seen if issubclass(w.category, WhenceWarning)]
     program = Program(tape, [t for one in recorded for t in _tensors(one)])
     return Capture(program, ModelState(request.model, tape.kept.values(), tape.folded.values()), found, messages)
-
-
-def _replayed(known: _Signature, inputs: list[Tensor]) -> list[Unnamed] | None:
-    """Return the explanations by the first capture that holds for some inputs."""
-    for capture in list(known.captures):
-        if not capture.state.holds():
-            known.captures.remove(capture)
-            continue
-        found = capture.replay(inputs)
-        if not isinstance(found, Guard):
-            return found
-        known.shortcuts &= not found.shortcut
-    return None
 
 
 def _signature(args: list[Any], kwargs: dict[str, Any], targets: Sequence[Target]) -> Hashable:
