@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .tape import Step, Tape, Value
+from .tape import Tape, TapeStep, Value
 
 _aten = torch.ops.aten
 #: operations that give the entries of a contiguous tensor another shape
@@ -19,7 +19,7 @@ _VIEWS = {_aten.view.default, _aten._unsafe_view.default}
 Layouts = Sequence[tuple[Any, ...]]
 
 
-def layers_joined(tape: Tape, steps: Sequence[Step], outputs: Sequence[int]) -> list[Step]:
+def layers_joined(tape: Tape, steps: Sequence[TapeStep], outputs: Sequence[int]) -> list[TapeStep]:
     """Return the steps with views of views joined, and products between two views run on the original shape.
 
     Args:
@@ -32,7 +32,7 @@ def layers_joined(tape: Tape, steps: Sequence[Step], outputs: Sequence[int]) -> 
     readers.update(outputs)
     overwritten = frozenset[int]().union(*(step.writes for step in steps))
     written = {n for n, memory in enumerate(tape.memory) if memory in overwritten}
-    made: dict[int, Step] = {}
+    made: dict[int, TapeStep] = {}
     out = []
     for step in steps:
         if step.func in _VIEWS and isinstance(step.args[0], Value):
@@ -44,7 +44,9 @@ def layers_joined(tape: Tape, steps: Sequence[Step], outputs: Sequence[int]) -> 
     return out
 
 
-def _joined(view: Step, made: dict[int, Step], layouts: Layouts, readers: Counter[int], written: set[int]) -> Step:
+def _joined(
+    view: TapeStep, made: dict[int, TapeStep], layouts: Layouts, readers: Counter[int], written: set[int]
+) -> TapeStep:
     """Return a view as one of an earlier tensor, or as a layer on the tensor that its operand was flattened from."""
     before = made.get(view.args[0].number)
     if before is None or view.args[0].number in written:

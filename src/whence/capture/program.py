@@ -17,7 +17,7 @@ from torch import Tensor
 from .bindings import binding
 from .fusion import layers_joined
 from .nested import leaves, mapped
-from .tape import Guard, Step, Tape, Value
+from .tape import Guard, Tape, TapeStep, Value
 
 #: operations that return their argument, or a copy that differs from it only in its memory
 _COPIES = {"aten::detach", "aten::alias", "aten::lift_fresh", "aten::clone", "aten::_to_copy", "aten::contiguous"}
@@ -66,7 +66,7 @@ class Program:
         return [(self._fixed[i] if i in self._fixed else next(results)).clone() for i in range(self._count)]
 
 
-def _size(steps: Iterable[Step], kept: Iterable[Tensor]) -> int:
+def _size(steps: Iterable[TapeStep], kept: Iterable[Tensor]) -> int:
     """Return the memory of the constants of steps, without tensors that were there before, in bytes."""
     known = {t.untyped_storage()._cdata for t in kept}
     constants = [x for step in steps for x in leaves(step.args, step.kwargs) if isinstance(x, Tensor)]
@@ -82,7 +82,7 @@ def _holds(guard: Guard, value: Tensor) -> bool:
     return bool(found == guard.expected or (isinstance(found, float) and math.isnan(found) and found != guard.expected))
 
 
-def _live(tape: Tape, steps: Sequence[Step], wanted: Iterable[int]) -> list[Step]:
+def _live(tape: Tape, steps: Sequence[TapeStep], wanted: Iterable[int]) -> list[TapeStep]:
     """Return the steps that some tensors depend on, through the memory that steps write to as well."""
     needed = set(wanted)
     memories = {tape.memory[n] for n in needed}
@@ -96,7 +96,7 @@ def _live(tape: Tape, steps: Sequence[Step], wanted: Iterable[int]) -> list[Step
     return kept[::-1]
 
 
-def _simplified(tape: Tape, steps: list[Step]) -> tuple[list[Step], dict[int, int]]:
+def _simplified(tape: Tape, steps: list[TapeStep]) -> tuple[list[TapeStep], dict[int, int]]:
     """Leave out copies of what is never overwritten, and what was computed before.
 
     Returns:
@@ -131,7 +131,7 @@ def _simplified(tape: Tape, steps: list[Step]) -> tuple[list[Step], dict[int, in
     return kept, names
 
 
-def _renamed(step: Step, names: dict[int, int]) -> Step:
+def _renamed(step: TapeStep, names: dict[int, int]) -> TapeStep:
     """Return a step on the tensors that stand for others."""
     if names.keys().isdisjoint(step.reads):
         return step
@@ -139,7 +139,7 @@ def _renamed(step: Step, names: dict[int, int]) -> Step:
     return replace(step, args=args, kwargs=kwargs)
 
 
-def _copied(tape: Tape, step: Step) -> int | None:
+def _copied(tape: Tape, step: TapeStep) -> int | None:
     """Return the tensor that a step returns unchanged, in the same layout; ``None`` if it computes something."""
     schema = getattr(step.func, "_schema", None)
     if schema is None or schema.name not in _COPIES | _SHAPES or not isinstance(step.args[0], Value):
@@ -148,14 +148,14 @@ def _copied(tape: Tape, step: Step) -> int | None:
     return source if made is not None and tape.layouts[source] == tape.layouts[made] else None
 
 
-def _key(step: Step) -> Any:
+def _key(step: TapeStep) -> Any:
     """Return what two steps have in common if they compute the same."""
     parts = mapped((step.args, step.kwargs), Tensor, lambda t: (t.data_ptr(), t.shape, t.stride(), t.dtype))
     return step.func, repr(parts)
 
 
 def _compiled(
-    inputs: Sequence[int], steps: Sequence[Step], outputs: Sequence[int]
+    inputs: Sequence[int], steps: Sequence[TapeStep], outputs: Sequence[int]
 ) -> Callable[..., tuple[Tensor, ...]]:
     """Return the steps as a Python function of the inputs, which frees each tensor after its last use."""
     source = _Source()
@@ -185,7 +185,7 @@ class _Source:
         self.constants: dict[str, Any] = {}
         self._named: dict[int, str] = {}
 
-    def line(self, step: Step) -> str:
+    def line(self, step: TapeStep) -> str:
         """Return a step as an assignment."""
         args = [self._written(x) for x in step.args] + [f"{k}={self._written(x)}" for k, x in step.kwargs.items()]
         names = ["_" if n is None else f"v{n}" for n in step.outputs]

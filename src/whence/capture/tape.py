@@ -97,7 +97,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Step:
+class TapeStep:
     """One operation of the dispatcher.
 
     Attributes:
@@ -149,7 +149,7 @@ class Tape(TorchDispatchMode):
     def __init__(self, inputs: Sequence[Tensor], shortcuts: bool = True) -> None:
         super().__init__()
         self.shortcuts = shortcuts
-        self.steps: list[Step] = []
+        self.steps: list[TapeStep] = []
         self.guards: list[Guard] = []
         self.memory: list[int] = []
         self.layouts: list[tuple[Any, ...]] = []
@@ -211,14 +211,14 @@ class Tape(TorchDispatchMode):
         results = list(out) if isinstance(out, tuple | list) else [out]
         if not any(isinstance(r, Tensor) for r in results):
             if written or not results or results == [None]:
-                self.steps.append(Step(func, encoded[0], encoded[1], (), False, self._touched(written)))
+                self.steps.append(TapeStep(func, encoded[0], encoded[1], (), False, self._touched(written)))
             else:
                 self._read_result(func, encoded, out)
             return out
         self._note_births(given, out)
         outputs = tuple(self._number(r) if isinstance(r, Tensor) else None for r in results)
         self.steps.append(
-            Step(func, encoded[0], encoded[1], outputs, isinstance(out, tuple | list), self._touched(written))
+            TapeStep(func, encoded[0], encoded[1], outputs, isinstance(out, tuple | list), self._touched(written))
         )
         return out
 
@@ -230,7 +230,7 @@ class Tape(TorchDispatchMode):
         if depends:
             self._numbers.pop(tensor, None)
             made = self._number(tensor)
-            self.steps.append(Step(torch.ops.aten.alias.default, (encoded,), {}, (made,), False))
+            self.steps.append(TapeStep(torch.ops.aten.alias.default, (encoded,), {}, (made,), False))
         return out
 
     def _read_result(self, func: Any, encoded: _Arguments, out: Any) -> None:
@@ -243,7 +243,7 @@ class Tape(TorchDispatchMode):
         number = len(self.memory)
         self.memory.append(number)
         self.layouts.append(())
-        self.steps.append(Step(functools.partial(_as_tensor, func), encoded[0], encoded[1], (number,), False))
+        self.steps.append(TapeStep(functools.partial(_as_tensor, func), encoded[0], encoded[1], (number,), False))
         self.guards.append(Guard(number, out, _SHORTCUT.get()))
 
     def _touched(self, written: list[Tensor]) -> frozenset[int]:
@@ -293,7 +293,7 @@ class Tape(TorchDispatchMode):
         shape = (list(tensor.shape), list(tensor.stride()), tensor.storage_offset())
         number = self._number(tensor)
         args = (Value(memory.number), *shape)
-        self.steps.append(Step(torch.ops.aten.as_strided.default, args, {}, (number,), False))
+        self.steps.append(TapeStep(torch.ops.aten.as_strided.default, args, {}, (number,), False))
         return number
 
     def _make_variable(self, tensor: Tensor) -> None:
@@ -308,7 +308,7 @@ class Tape(TorchDispatchMode):
         clone = torch.ops.aten.clone.default
         self._preserve(tensor)
         number = self._number(whole)
-        self.steps.append(Step(clone, (clone(whole),), {}, (number,), False))
+        self.steps.append(TapeStep(clone, (clone(whole),), {}, (number,), False))
         self._alias(tensor)
 
     def _note_constant(self, func: Any, given: list[Tensor], out: Any, random: bool) -> None:

@@ -137,15 +137,7 @@ def _as_mixture(call: Call, roots: list[Node]) -> Callable[[], Tensor] | None:
 def _mixture(recipe: Recipe, gate: Node, values: list[Node]) -> Callable[[], Tensor] | None:
     g, *here = (restored(node).detach() for node in (gate, *values))
     tolerance = TOLERANCE.get(g.dtype, 2e-2)
-
-    def term(of: Node) -> Function:
-        def at(g: Tensor, u: Tensor) -> Tensor:
-            given = {gate: g, **{node: u if node is of else torch.zeros_like(u) for node in values}}
-            return recipe.run(functools.partial(evaluate, given=given))
-
-        return at
-
-    products = [term(node) for node in values]
+    products = [functools.partial(_term, recipe, gate, values, node) for node in values]
     if not all(is_proportional(at, g, u) for at, u in zip(products, here, strict=True)):
         return None
     whole = recipe.run(functools.partial(evaluate, given=dict(zip((gate, *values), (g, *here), strict=True))))
@@ -154,6 +146,12 @@ def _mixture(recipe: Recipe, gate: Node, values: list[Node]) -> Callable[[], Ten
     if all(alone) or not same(products[0](g, here[0]) + products[1](g, here[1]), whole, tolerance):
         return None
     return functools.partial(_mixed, gate, values, factors, alone)
+
+
+def _term(recipe: Recipe, gate: Node, values: list[Node], of: Node, g: Tensor, u: Tensor) -> Tensor:
+    """Return what a sum is for some gate and one of its values, where all others are 0."""
+    given = {gate: g, **{node: u if node is of else torch.zeros_like(u) for node in values}}
+    return recipe.run(functools.partial(evaluate, given=given))
 
 
 def _at_one(function: Function) -> ElementwiseFunction:
