@@ -21,17 +21,17 @@ _METHODS = {
 }  # fmt: skip
 
 
-def binding(func: Any) -> Callable[..., Any]:
-    """Return the function to call for an operation: the operation itself where no faster one is known."""
+def binding(func: Any) -> Callable[..., Any] | str:
+    """Return the function to call for an operation, or the name of a method; itself where no faster one is known."""
     schema = getattr(func, "_schema", None)
     name = "" if schema is None else schema.name.removeprefix("aten::")
-    found = getattr(func, "_op", func)
+    if name in _METHODS:
+        return name
+    if name == "_unsafe_view":
+        return "view"
+    found = func
     if name in _FUNCTIONS and not func._overloadname.endswith("out"):
-        found = getattr(torch._C._VariableFunctions, name)
-    elif name in _METHODS:
-        found = getattr(torch.Tensor, name)
-    elif name == "_unsafe_view":
-        found = torch.Tensor.view
+        found = getattr(torch, name)
     elif name == "gelu":
         found = torch._C._nn.gelu
     run: Callable[..., Any] = found

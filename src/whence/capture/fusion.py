@@ -68,7 +68,7 @@ def _joined(
         return view
     if bias and isinstance(bias[0], Tensor):
         return replace(view, func=torch._C._nn.linear, args=(source, weight.t(), bias[0]))
-    return view if bias else replace(view, func=torch._C._VariableFunctions.matmul, args=(source, weight))
+    return view if bias else replace(view, func=torch.matmul, args=(source, weight))
 
 
 def _contiguous(layout: tuple[Any, ...]) -> bool:

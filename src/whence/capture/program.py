@@ -6,13 +6,15 @@ or called by another name, never computed in another order.
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx, nn
 
 from .bindings import binding
 from .fusion import layers_joined
@@ -154,57 +156,21 @@ def _key(step: TapeStep) -> Any:
     return step.func, repr(parts)
 
 
-def _compiled(
-    inputs: Sequence[int], steps: Sequence[TapeStep], outputs: Sequence[int]
-) -> Callable[..., tuple[Tensor, ...]]:
-    """Return the steps as a Python function of the inputs, which frees each tensor after its last use."""
-    source = _Source()
-    last = {n: i for i, step in enumerate(steps) for n in step.reads}
-    kept = {*outputs, *inputs}
-    body = []
-    for i, step in enumerate(steps):
-        body.append(source.line(step))
-        dead = [f"v{n}" for n in sorted(step.reads) if last[n] == i and n not in kept]
-        if dead:
-            body.append(f"del {', '.join(dead)}")
-    names = ", ".join(f"v{n}" for n in inputs)
-    lines = [f"def make({', '.join(source.constants)}):", f" def run({names}):"]
-    lines += [f"  {line}" for line in body]
-    lines += [f"  return ({''.join(f'v{n}, ' for n in outputs)})", " return run"]
-    scope: dict[str, Any] = {}
-    exec(compile("\n".join(lines), "<captured>", "exec"), scope)
-    run: Callable[..., tuple[Tensor, ...]] = scope["make"](*source.constants.values())
-    return run
-
-
-@dataclass
-class _Source:
-    """Writes steps as lines of Python; what cannot be written is a constant with a name."""
-
-    def __post_init__(self) -> None:
-        self.constants: dict[str, Any] = {}
-        self._named: dict[int, str] = {}
-
-    def line(self, step: TapeStep) -> str:
-        """Return a step as an assignment."""
-        args = [self._written(x) for x in step.args] + [f"{k}={self._written(x)}" for k, x in step.kwargs.items()]
-        names = ["_" if n is None else f"v{n}" for n in step.outputs]
-        left = ", ".join(names) + ("," if step.many and len(names) == 1 else "")
-        call = f"{self._constant(binding(step.func))}({', '.join(args)})"
-        return f"{left} = {call}" if names else call
-
-    def _written(self, x: Any) -> str:
-        if isinstance(x, Value):
-            return f"v{x.number}"
-        if isinstance(x, list | tuple):
-            inner = ", ".join(map(self._written, x))
-            return f"[{inner}]" if isinstance(x, list) else f"({inner},)"
-        if isinstance(x, bool | int | str | None) or (isinstance(x, float) and math.isfinite(x)):
-            return repr(x)
-        return self._constant(x)
-
-    def _constant(self, x: Any) -> str:
-        if id(x) not in self._named:
-            name = self._named[id(x)] = f"c{len(self.constants)}"
-            self.constants[name] = x
-        return self._named[id(x)]
+def _compiled(inputs: Sequence[int], steps: Sequence[TapeStep], outputs: Sequence[int]) -> Callable[..., Any]:
+    """Return the steps as a Python function of the inputs (by torch.fx), which frees each tensor after its last use."""
+    graph = fx.Graph()
+    constants = {id(x): x for step in steps for x in leaves(step.args, step.kwargs) if isinstance(x, Tensor)}
+    fixed = {key: graph.placeholder(f"constant_{i}") for i, key in enumerate(constants)}
+    nodes = {n: graph.placeholder(f"input_{n}") for n in inputs}
+    for step in steps:
+        args, kwargs = mapped((step.args, step.kwargs), Tensor, lambda tensor: fixed[id(tensor)])
+        args, kwargs = mapped((args, kwargs), Value, lambda value: nodes[value.number])
+        func = binding(step.func)
+        made = (
+            graph.call_method(func, args, kwargs) if isinstance(func, str) else graph.call_function(func, args, kwargs)
+        )
+        for i, number in enumerate(step.outputs):
+            if number is not None:
+                nodes[number] = graph.call_function(operator.getitem, (made, i)) if step.many else made
+    graph.output(tuple(nodes[n] for n in outputs))
+    return functools.partial(fx.GraphModule(nn.Module(), graph).forward, *constants.values())
