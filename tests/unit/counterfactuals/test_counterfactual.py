@@ -45,7 +45,8 @@ MASKED = whence.Explainer(bert(WORDS, BertForMaskedLM), processor=WORDS)
 
 @functools.cache
 def sentiment():
-    return whence.Explainer.from_pretrained(MODELS / "sentiment")
+    loaded = whence.Explainer.from_pretrained(MODELS / "sentiment")
+    return whence.Explainer(loaded.model, loaded.processor, capture=False)  # a capture runs the model once more
 
 
 @functools.cache

@@ -44,7 +44,7 @@ def usual_gate(call: Call) -> Form | None:
     if not call.traced or call.traced[0].is_meta:
         return None
     stream = dominator(nodes, DISTANCE) if len(nodes) > 1 else None
-    if stream is not None and stream.kind == "structural" and len(stream.flows) > 1:
+    if stream is not None and stream.kind == "structural" and len(stream.moved_from().flows) > 1:
         stream = None  # a stack of tensors, of which these are slices
     parts = [origins([node], stream) for node in nodes]
     roots = list({root: root for part in parts for root in part})
