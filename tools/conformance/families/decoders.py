@@ -120,7 +120,8 @@ decoder("Mamba-2", "Mamba2", {"attentions": 0, **EAGER}, without=PLAIN, num_head
 decoder("Falcon Mamba", "FalconMamba", {"attentions": 0, **EAGER}, without=PLAIN)
 decoder("RWKV", "Rwkv", {"attentions": 0, **EAGER, "note": "without its cache, which it overwrites"}, without=PLAIN,
         use_cache=False)  # fmt: skip
-decoder("RecurrentGemma", "RecurrentGemma", HYBRID, num_hidden_layers=3)
+# in each recurrent layer, 1 - a^2 of the recurrent gate a counts, too: a function that is 0 where the gate is open
+decoder("RecurrentGemma", "RecurrentGemma", {**HYBRID, "activations": 12}, num_hidden_layers=3)
 decoder("Jamba", "Jamba", HYBRID, **LOOP, attn_layer_period=2, attn_layer_offset=1, num_experts=2,
         num_experts_per_tok=1, use_mamba_kernels=False, mamba_d_state=4, mamba_dt_rank=4)  # fmt: skip
 decoder("Bamba", "Bamba", HYBRID, attn_layer_indices=[1], mamba_n_heads=8, mamba_d_head=4,

@@ -182,7 +182,7 @@ def _quotient(call: Call) -> Usual | None:
         node = node_of(call.traced[mine])
         inverse = node.name == "reciprocal" or (node.name == "pow" and _exponent(node) == -1)
         below = node.flows[0].tensor if inverse and node.flows else None
-        if below is not None and below.numel() < call.traced[other].numel():
+        if below is not None and below.dim() and below.numel() < call.traced[other].numel():
             return functools.partial(torch.div, call.traced[other], below)
     return None
 
