@@ -1,6 +1,8 @@
 """Captured explanations are those of ``whence.explain``, bit for bit, on other inputs and after any change."""
 
+import copy
 import dataclasses
+import pickle
 import warnings
 
 import pytest
@@ -205,6 +207,17 @@ def test_the_explainer_captures_by_itself_and_can_do_without():
     (known,) = captures._signatures.values()
     assert len(known.captures) == 1
     assert known.seen == 5  # four as usual, the fifth captured
+
+
+def test_an_explainer_that_has_captured_can_be_copied():
+    explainer = whence.Explainer(tiny.bert())
+    inputs = {"input_ids": tiny.ids(2, 7, 0)}
+    for _ in range(6):
+        wanted = explainer(inputs, "attn-lrp", 1)
+    for twin in (copy.deepcopy(explainer), pickle.loads(pickle.dumps(explainer))):
+        assert twin.model is not explainer.model
+        assert twin._captures._model is twin.model
+        assert twin(inputs, "attn-lrp", 1) == wanted
 
 
 def test_results_do_not_share_memory():

@@ -215,6 +215,10 @@ class CaptureCache:
         self._model = model
         self._captures: dict[Hashable, Captures] = {}
 
+    def __reduce__(self) -> tuple[type[CaptureCache], tuple[nn.Module]]:
+        """Return how it is copied or pickled: with the model, and without captures."""
+        return CaptureCache, (self._model,)
+
     def of(self, method: str, options: Mapping[str, Any]) -> Captures | None:
         """Return the captures of a method; ``None`` where its options may change without notice."""
         plain = (int, float, str, bool, type(None))
