@@ -29,6 +29,8 @@ FOUND: dict[str, str] = {
     "blocks inside windows": "method=rollout window=2 windowed=block pool=mean",
     "the books of two streams": "method=transformer-attribution streams=two",
     "a stabiliser in half precision": "method=attn-lrp options={'gamma':0.25} dtype=bfloat16",
+    "the stabiliser of the first block": "method=lrp options={'at':'token'}",
+    "rotated queries that are scaled": "method=pa-lrp attend=einsum heads=1 rotary=pairs weights=8",
 }
 
 
