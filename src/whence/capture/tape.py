@@ -3,9 +3,9 @@
 :class:`Tape` is a ``TorchDispatchMode``. It sees every kernel that runs inside it, those of backward passes as well,
 and writes down each one that depends on an input. What does not depend on any is a constant, and is not run again.
 
-A tape must never be replayed where the computation would have gone another way. Each truth value or whole number that
-was read into Python (``bool(tensor)``, ``.item()``, ``tolist()``) therefore becomes a *guard*: a replay computes it
-again and compares. Floating-point numbers differ from input to input, so a computation that reads one is not captured.
+A tape must never be replayed where the computation would have gone another way. Each value that was read into Python
+(``bool(tensor)``, ``.item()``, ``tolist()``) therefore becomes a *guard*: a replay computes it again and compares.
+Tensors of floating-point numbers differ from input to input, so a computation that reads a whole one is not captured.
 """
 
 from __future__ import annotations
