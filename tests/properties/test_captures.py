@@ -220,6 +220,25 @@ def test_an_explainer_that_has_captured_can_be_copied():
         assert twin(inputs, "attn-lrp", 1) == wanted
 
 
+def test_inputs_may_lie_in_memory_in_any_way():
+    model = tiny.bert()
+    explain = whence.compile(model, "attn-lrp")
+    explain({"input_ids": tiny.ids(2, 7, 0)}, 1)
+    many = tiny.ids(6, 9, 1)
+    for ids in (many[2:4, :7], many[:, :7].contiguous()[2:4], tiny.ids(7, 2, 3).t()):
+        assert explain({"input_ids": ids}, 1) == whence.explain(model, {"input_ids": ids}, "attn-lrp", 1)
+
+
+def test_an_input_that_the_model_cannot_read_is_said_to_be_so():
+    model = tiny.bert()
+    explain = whence.compile(model, "attn-lrp")
+    ids = tiny.ids(2, 7, 0)
+    explain({"input_ids": ids}, 1)
+    ids[0, 0] = 10_000
+    with pytest.raises(IndexError, match="out of range"):
+        explain({"input_ids": ids}, 1)
+
+
 def test_results_do_not_share_memory():
     explain = whence.compile(tiny.bert(), "conservative-lrp")
     inputs = {"input_ids": tiny.ids(2, 7, 0)}

@@ -7,7 +7,6 @@ or called by another name, never computed in another order.
 from __future__ import annotations
 
 import functools
-import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -81,7 +80,7 @@ def _holds(guard: Guard, value: Tensor) -> bool:
     if isinstance(guard.expected, Tensor):
         return torch.equal(value, guard.expected)
     found = value.item()
-    return bool(found == guard.expected or (isinstance(found, float) and math.isnan(found) and found != guard.expected))
+    return bool(found == guard.expected or (found != found and guard.expected != guard.expected))  # NaN is not itself
 
 
 def _live(tape: Tape, steps: Sequence[TapeStep], wanted: Iterable[int]) -> list[TapeStep]:
@@ -126,7 +125,8 @@ def _simplified(tape: Tape, steps: list[TapeStep]) -> tuple[list[TapeStep], dict
         if source is not None:
             names[step.outputs[0]] = source  # type: ignore[index]  # a copy has one output
         elif key in seen:
-            names |= {new: old for new, old in zip(step.outputs, seen[key], strict=True) if new is not None}  # type: ignore[misc]
+            pairs = zip(step.outputs, seen[key], strict=True)
+            names |= {new: old for new, old in pairs if new is not None and old is not None}
         else:
             seen[key] = step.outputs
             kept.append(step)

@@ -120,9 +120,12 @@ class _Signature:
         """Return the explanations by the first capture that holds for some inputs."""
         for capture in list(self.captures):
             if not capture.state.holds():
-                self.captures.remove(capture)
+                self.captures = [other for other in self.captures if other is not capture]
                 continue
-            found = capture.replay(inputs)
+            try:
+                found = capture.replay(inputs)
+            except (RuntimeError, IndexError, ValueError):  # computed as usual, the input says what is wrong with it
+                return None
             if not isinstance(found, Guard):
                 return found
             self.shortcuts &= not found.shortcut
@@ -247,7 +250,8 @@ class _Arguments:
     def tensors(self) -> list[Tensor]:
         """All tensors, in a fixed order."""
         chosen = [(t.index, t.other, t.place) for t in self.targets if isinstance(t, Chosen)]
-        return [t for t in leaves(self.args, self.kwargs, chosen) if isinstance(t, Tensor)]
+        given = [t for t in leaves(self.args, self.kwargs, chosen) if isinstance(t, Tensor)]
+        return [t.clone() if t.storage_offset() else t for t in given]  # as it lay in memory when it was captured
 
     def copied(self) -> _Arguments:
         """Return the same with copies of all tensors."""
@@ -292,7 +296,8 @@ def _signature(args: list[Any], kwargs: dict[str, Any], targets: Sequence[Target
 def _described(value: Any) -> Hashable:
     """Return shapes and types of tensors, and other arguments as they are; ``None`` for one that may change."""
     if isinstance(value, Tensor):
-        return value.shape, value.dtype, value.device, value.is_nested, value.is_sparse
+        plain = value.layout is torch.strided and value.is_contiguous()
+        return (value.shape, value.dtype, value.device) if plain else None
     if isinstance(value, int | float | str | bool | type(None) | torch.dtype):
         return type(value), value
     if isinstance(value, dict):

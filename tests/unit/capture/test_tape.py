@@ -94,6 +94,15 @@ def test_a_value_that_is_read_becomes_a_guard():
     assert isinstance(program([x, torch.tensor([[1.0, 1, 0], [1, 1, 1]])]), Guard)
 
 
+def test_a_number_that_becomes_nan_is_noticed():
+    def function(x):
+        return x * 2 if float(x[0]) else x
+
+    program = captured(function, torch.tensor([1.0, 2.0]))
+    assert not isinstance(program([torch.tensor([1.0, 3.0])]), Guard)
+    assert isinstance(program([torch.tensor([float("nan"), 2.0])]), Guard)
+
+
 @pytest.mark.parametrize("read", [lambda t: t.tolist(), values, lambda t: t.numpy().copy()])
 def test_integers_that_are_read_at_once_are_guards(read):
     def function(x, order):
