@@ -32,28 +32,33 @@ def layers_joined(tape: Tape, steps: Sequence[TapeStep], outputs: Sequence[int])
     readers.update(outputs)
     overwritten = frozenset[int]().union(*(step.writes for step in steps))
     written = {n for n, memory in enumerate(tape.memory) if memory in overwritten}
-    made: dict[int, TapeStep] = {}
+    made = {n: step for step in steps for n in step.outputs if n is not None}
+    views: dict[int, TapeStep] = {}
     out = []
     for step in steps:
-        if step.func in _VIEWS and isinstance(step.args[0], Value):
-            step = _joined(step, made, layouts, readers, written)
-        for n in step.outputs:
-            if n is not None:
-                made[n] = step
+        if step.func in _VIEWS and isinstance(step.args[0], Value) and step.args[0].number not in written:
+            step = _view_joined(_layer_joined(step, made, layouts, readers, written), views, layouts)
+            views |= {n: step for n in step.outputs if n is not None}
         out.append(step)
     return out
 
 
-def _joined(
+def _view_joined(view: TapeStep, views: dict[int, TapeStep], layouts: Layouts) -> TapeStep:
+    """Return a view of a view as one of the tensor that the other is a view of."""
+    before = views.get(view.args[0].number)
+    if before is None or {view.func, before.func} - _VIEWS or not _contiguous(layouts[before.args[0].number]):
+        return view
+    return replace(view, args=(before.args[0], view.args[1]))
+
+
+def _layer_joined(
     view: TapeStep, made: dict[int, TapeStep], layouts: Layouts, readers: Counter[int], written: set[int]
 ) -> TapeStep:
-    """Return a view as one of an earlier tensor, or as a layer on the tensor that its operand was flattened from."""
+    """Return a view of a layer's flat output as the layer on the tensor that its operand was flattened from."""
     before = made.get(view.args[0].number)
-    if before is None or view.args[0].number in written:
+    if before is None:
         return view
     (number,) = view.outputs
-    if before.func in _VIEWS and _contiguous(layouts[before.args[0].number]):
-        return replace(view, args=(before.args[0], view.args[1]))
     if before.func not in (_aten.addmm.default, _aten.mm.default) or readers[view.args[0].number] > 1 or before.kwargs:
         return view
     *bias, x, weight = before.args

@@ -48,6 +48,7 @@ class ModelState:
         if any(t.is_inference() for t in self._tensors.values()):
             raise CaptureError("the model's parameters are inference tensors, whose changes torch does not count")
         self._snapshots = [_copy(d) for d in self._attributes]
+        self._empty = [v for d in self._attributes for v in d.values() if isinstance(v, dict | list | set) and not v]
         self._held = list(self._tensors.values())
         self._counts = self._counted()
         self._samples = _samples(folded)
@@ -58,7 +59,7 @@ class ModelState:
     def holds(self) -> bool:
         """Return whether nothing has changed."""
         try:
-            same = all(map(operator.eq, self._attributes, self._snapshots))
+            same = not any(self._empty) and all(map(operator.eq, self._attributes, self._snapshots))
         except (RuntimeError, ValueError, TypeError):  # tensors and arrays that are others
             return False
         return (
@@ -81,8 +82,8 @@ class ModelState:
                 elif depth and hasattr(item, "__dict__") and not isinstance(item, _OPAQUE):
                     self._look(item.__dict__, seen, depth - 1)
 
-    def _counted(self) -> list[tuple[int, int]]:
-        return [(t._version, t.data_ptr()) for t in self._held]
+    def _counted(self) -> tuple[list[int], list[int]]:
+        return [t._version for t in self._held], [t.data_ptr() for t in self._held]
 
     def _surrounding(self) -> tuple[Any, ...]:
         """Return the settings of torch that decide which kernels run, and code that was replaced or added."""
@@ -119,5 +120,9 @@ def _same_bits(a: Tensor, b: Tensor) -> bool:
 
 
 def _copy(attributes: dict[Any, Any]) -> dict[Any, Any]:
-    """Return a copy that stays as it is when the lists, sets and dictionaries in the original change."""
-    return {k: v.copy() if isinstance(v, dict | list | set) else v for k, v in attributes.items()}
+    """Return a copy that stays as it is when the lists, sets and dictionaries in the original change.
+
+    Those that are empty, most of them for hooks, are not copied: that they stay empty is a test of its own, and a fast
+    one.
+    """
+    return {k: v.copy() if isinstance(v, dict | list | set) and v else v for k, v in attributes.items()}

@@ -37,6 +37,7 @@ _Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 _CHECKING = contextvars.ContextVar("checking", default=False)
 _SHORTCUT = contextvars.ContextVar("shortcut", default=False)
+_REPEATED = contextvars.ContextVar("repeated", default=False)
 _RECORDING: contextvars.ContextVar[Tape | None] = contextvars.ContextVar("recording", default=None)
 
 
@@ -67,6 +68,19 @@ def shortcut() -> Iterator[bool]:
         yield tape is None or tape.shortcuts
     finally:
         _SHORTCUT.reset(token)
+
+
+@contextlib.contextmanager
+def repeated() -> Iterator[None]:
+    """Mark operations on weights that a capture repeats, although they do not depend on the inputs.
+
+    So a change of the weights is seen by the next replay, whichever way they are changed.
+    """
+    token = _REPEATED.set(True)
+    try:
+        yield
+    finally:
+        _REPEATED.reset(token)
 
 
 def depends_on(tensor: Tensor) -> None:
@@ -192,7 +206,7 @@ class Tape(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         given = [x for x in leaves(args, kwargs) if isinstance(x, Tensor)]
-        if not any(self.number(t) is not None for t in given):
+        if not any(self.number(t) is not None for t in given) and not _REPEATED.get():
             for tensor in _written(func, args, kwargs):
                 self._preserve(tensor)
             out = func(*args, **kwargs)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from ..tracing.node import Node, walk
 from ..tracing.op_call import Call, Hold, OutputNode, Rule, as_it_is, map_tensors
 from ..tracing.reductions import per_sample, precise
 from ..tracing.tensor_info import attach, info_of, node_of
+from .entry_amounts import EntryAmounts, Operation
 from .relevance_function import BackwardOp
 
 #: products of two tensors
@@ -36,12 +37,12 @@ JOINING = {"cat", "stack", "where"}
 #: functions of one tensor that are one step of the autograd graph, whose hooks get both gradients
 SINGLE = {"layer_norm", "gelu", "silu", "relu", "tanh", "sigmoid"}
 #: number of entries up to which a product of two tensors is cheap to make before it is summed
-SMALL = 2**20
+SMALL = 2**15
 #: the kind of an entry that a stabiliser absorbed where a tensor is read several times
 STABILISER = "stabiliser"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Entry:
     """Relevance that one operation absorbed (positive) or created (negative): ``[batch]``."""
 
@@ -50,10 +51,6 @@ class Entry:
     name: str
     amount: Tensor
 
-    def add(self, amount: Tensor, times: float = 1.0) -> None:
-        """Add what the same operation absorbed at another of its tensors, so many times."""
-        self.amount = torch.add(self.amount, amount, alpha=times)
-
 
 class Ledger:
     """Relevance at every layer, and what was absorbed or created in between, per sample.
@@ -61,7 +58,7 @@ class Ledger:
     Attributes:
         total: ``[batch]``, relevance at the target.
         sums: ``[batch, blocks + 1]``, relevance entering block 0, 1, ... and leaving the last block.
-        entries: every loss and gain, in the order of the forward pass.
+        amounts: ``[entries, batch]``, every loss and gain, in the order of the forward pass; see :attr:`entries`.
 
     Example:
         >>> e.ledger.sums[0, 0] / e.ledger.total[0]     # how much of the prediction reached the input
@@ -75,15 +72,17 @@ class Ledger:
         total: Tensor | None = None,
         sums: Tensor | None = None,
         marks: Sequence[int] = (),
-        entries: Iterable[Entry] = (),
+        operations: Sequence[Operation] = (),
+        amounts: Tensor | None = None,
     ) -> None:
         self.batch = batch
         self._hold = hold
-        self.entries = list(entries)
         self.total = torch.zeros(batch.size) if total is None else total
         self.sums = torch.zeros(batch.size, 0) if sums is None else sums
+        self.amounts = self.total.new_zeros(0, batch.size) if amounts is None else amounts
         self._marks = list(marks)
-        self._by_operation: dict[tuple[int, str], Entry] = {}
+        self._operations = list(operations)
+        self._recorded = EntryAmounts()
         self._learned: dict[int, bool] = {}  # by ``seq``: whether a tensor is made of learned queries alone
 
     # -- written during the backward pass ---------------------------------------------------------------------
@@ -182,7 +181,7 @@ class Ledger:
 
         def record_bias(gradient: Tensor) -> None:
             node = placed.node
-            self.absorb(node.seq, "bias", name, _inner(gradient, bias, node.axes, self.batch))
+            self._add_inner(node.seq, name, {"bias": 1.0}, gradient, bias, node.axes)
 
         return record_bias
 
@@ -207,21 +206,36 @@ class Ledger:
                 return
             x = given()
             value = func(x, *args, **kwargs)
-            amount = self._inner(gradient, value, node.axes, finite) - self._inner(left[0], x, axes, finite)
+            if not finite:
+                value = _zero_where_no_gradient(value, gradient)
+                x = _zero_where_no_gradient(x, left[0])
+            self.absorb(node.seq, node.kind, name, _difference((gradient, value), (left[0], x), axes, self.batch))
             if constant is not None:
-                absorbed = self._inner(gradient, constant, node.axes, finite)
-                self.absorb(node.seq, "bias", name, absorbed)
-                amount = amount - absorbed
-            self.absorb(node.seq, node.kind, name, amount)
+                self._add_inner(node.seq, name, {"bias": 1.0, node.kind: -1.0}, gradient, constant, node.axes, finite)
 
         step: Any = out.grad_fn
         step.register_hook(hook)
 
-    def _inner(self, gradient: Tensor, factor: Tensor, axes: Axes, finite: bool) -> Tensor:
-        """Return the per-sample inner product ``[batch]``; an infinity under a zero gradient counts as 0."""
+    def _add_inner(
+        self,
+        seq: int,
+        name: str,
+        times: Mapping[str, float],
+        gradient: Tensor,
+        factor: Tensor,
+        axes: Axes,
+        finite: bool = True,
+    ) -> None:
+        """Record an inner product per sample, so many times under each kind; see :func:`_inner`."""
         if not finite:
-            factor = torch.where(gradient == 0, 0.0, factor.to(gradient.dtype))
-        return _inner(gradient, factor, axes, self.batch)
+            factor = _zero_where_no_gradient(factor, gradient)
+        gradient = precise(gradient)
+        batch_first = bool(axes) and axes[0] == (self.batch,) and len(gradient) == self.batch.size
+        if factor.dim() == 1 and batch_first and gradient.dim() in (2, 3) and len(factor) == gradient.shape[-1]:
+            rows = gradient if gradient.dim() == 2 else gradient.sum(1)
+            self._recorded.add_product(seq, name, times, rows, factor.to(rows.dtype))
+        else:
+            self._recorded.add(seq, name, times, _inner(gradient, factor, axes, self.batch))
 
     def _measure(
         self, tensor: Tensor, held: Callable[[], Tensor], kinds: dict[str, float], node: Node, name: str
@@ -233,9 +247,7 @@ class Ledger:
         def hook(gradient: Tensor | None) -> None:
             if gradient is None:  # of one output of several, which nothing that counts has read
                 return
-            amount = self._inner(gradient, held(), axes, finite)
-            for kind, sign in kinds.items():
-                self.absorb(node.seq, kind, name, amount, sign)
+            self._add_inner(node.seq, name, kinds, gradient, held(), axes, finite)
 
         if node_of(tensor) is node:
             _with_gradient_of_output(tensor, hook)
@@ -256,48 +268,54 @@ class Ledger:
         left = per_sample(incoming, node.axes, self.batch) - per_sample(outgoing, node.axes, self.batch)
         self.absorb(node.seq + 1, STABILISER, "copy", left.detach())  # absorbed by the operations that read it
 
-    def absorb(self, seq: int, kind: str, name: str, amount: Tensor, times: float = 1.0) -> None:
+    def absorb(self, seq: int, kind: str, name: str, amount: Tensor) -> None:
         """Add to the entry of an operation: there is one per operation and kind, for its output and all its inputs."""
-        entry = self._by_operation.get((seq, kind))
-        if entry is None:
-            first = amount if times == 1 else times * amount
-            entry = self._by_operation[seq, kind] = Entry(seq, kind, name, first)
-            self.entries.append(entry)
-        else:
-            entry.add(amount, times)
+        self._recorded.add(seq, name, {kind: 1.0}, amount)
 
-    def add_entries(self, entries: list[Entry]) -> None:
-        """Add entries that were measured in the same backward pass for another target."""
-        for entry in entries:
-            self.absorb(entry.seq, entry.kind, entry.name, entry.amount)
+    def recorded(self) -> tuple[list[Operation], Tensor | None]:
+        """Return the operations that have absorbed something so far, and what, ``[entries, batch]``."""
+        return self._recorded.added(lambda operation: True)
+
+    def bring(self, operations: Sequence[Operation], amounts: Tensor | None) -> None:
+        """Add entries that were recorded in the same backward pass for another target."""
+        if amounts is not None:
+            self._recorded.add_table(operations, amounts)
 
     def clear(self) -> None:
         """Remove all entries."""
-        self.entries = []
-        self._by_operation = {}
+        self._recorded = EntryAmounts()
+        self._operations = []
+        self.amounts = self.amounts[:0]
 
     # -- read afterwards ---------------------------------------------------------------------------------------
 
     def close(
-        self, total: Tensor, sums: list[Tensor], marks: list[int], before: set[int], ends: Collection[int] = ()
+        self, total: Tensor, sums: Tensor | None, marks: list[int], before: set[int], ends: Collection[int] = ()
     ) -> None:
         """Set the sums at the block boundaries.
 
         Args:
             total: relevance at the target.
-            sums: relevance at each boundary.
+            sums: ``[batch, boundaries]``, relevance at each boundary; ``None`` without boundaries.
             marks: the boundaries, in the order of operations.
             before: operations before the place where the backward pass ended, whose entries are dropped.
             ends: those of them that made the tensors where it ended; the stabiliser of their readers is kept.
         """
         inner = before.difference(ends)
-        self.entries = [
-            x for x in self.entries if (x.seq - 1 not in inner if x.kind == STABILISER else x.seq not in before)
-        ]
+
+        def counts(x: Operation) -> bool:
+            return x.seq - 1 not in inner if x.kind == STABILISER else x.seq not in before
+
+        self._operations, amounts = self._recorded.added(counts)
+        self.amounts = self.amounts[:0] if amounts is None else amounts.detach()
         self.total = total.detach()
-        self.sums = torch.stack(sums, 1) if sums else total.new_zeros(len(total), 0)
+        self.sums = total.new_zeros(len(total), 0) if sums is None else sums
         self._marks = marks
-        self.entries.sort(key=lambda entry: entry.seq)
+
+    @property
+    def entries(self) -> list[Entry]:
+        """Every loss and gain, in the order of the forward pass."""
+        return [Entry(*of, amount) for of, amount in zip(self._operations, self.amounts.unbind(), strict=True)]
 
     def stage(self, entry: Entry) -> int:
         """Return 0 before the first block, ``l + 1`` inside block ``l``, one past the last block in the head."""
@@ -335,18 +353,20 @@ class Ledger:
             total=self.total[samples],
             sums=self.sums[samples],
             marks=self._marks,
-            entries=[Entry(x.seq, x.kind, x.name, x.amount[samples]) for x in self.entries],
+            operations=self._operations,
+            amounts=self.amounts[:, samples],
         )
 
     def tensors(self) -> list[Tensor]:
         """Return all tensors of the ledger, in a fixed order."""
-        return [self.total, self.sums, *(entry.amount for entry in self.entries)]
+        return [self.total, self.sums, self.amounts]
 
     def with_tensors(self, tensors: Iterator[Tensor]) -> Ledger:
         """Return the same ledger with other tensors, taken in the order of :meth:`tensors`."""
-        total, sums = next(tensors), next(tensors)
-        entries = [Entry(x.seq, x.kind, x.name, next(tensors)) for x in self.entries]
-        return Ledger(self.batch, total=total, sums=sums, marks=self._marks, entries=entries)
+        total, sums, amounts = next(tensors), next(tensors), next(tensors)
+        return Ledger(
+            self.batch, total=total, sums=sums, marks=self._marks, operations=self._operations, amounts=amounts
+        )
 
     def record(self) -> dict[str, Any]:
         """Return the ledger as a dictionary to be saved in a file."""
@@ -356,22 +376,24 @@ class Ledger:
     @staticmethod
     def of(record: Mapping[str, Any]) -> Ledger:
         """Return the ledger of a dictionary made by :meth:`record`."""
+        entries = [Entry(**entry) for entry in record["entries"]]
         return Ledger(
             Axis(len(record["total"])),
             total=record["total"],
             sums=record["sums"],
             marks=record["marks"],
-            entries=[Entry(**entry) for entry in record["entries"]],
+            operations=[Operation(x.seq, x.kind, x.name) for x in entries],
+            amounts=torch.stack([x.amount for x in entries]) if entries else None,
         )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Ledger):
             return NotImplemented
-        mine, others = ([x.total, x.sums, *(entry.amount for entry in x.entries)] for x in (self, other))
+        pairs = zip(self.tensors(), other.tensors(), strict=True)
         return (
             self._marks == other._marks
-            and [(x.seq, x.kind, x.name) for x in self.entries] == [(x.seq, x.kind, x.name) for x in other.entries]
-            and all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(mine, others, strict=True))
+            and self._operations == other._operations
+            and all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
         )
 
     __hash__ = None  # type: ignore[assignment]  # tensors have no hash
@@ -382,18 +404,21 @@ class Ledger:
         total = torch.cat([x.total for x in ledgers])
         marks = ledgers[0]._marks
         ends = [*marks, 1 + max(marks, default=0)]  # a place inside each stage
-        amounts: dict[tuple[int, str], Entry] = {}
+        recorded = EntryAmounts()
         for i, ledger in enumerate(ledgers):
             for x in ledger.entries:
                 seq = x.seq if ledger._marks == marks else ends[ledger.stage(x)]
-                entry = amounts.setdefault((seq, x.kind), Entry(seq, x.kind, x.name, torch.zeros_like(total)))
-                entry.amount[i] += x.amount[0]
+                alone = torch.zeros_like(total)
+                alone[i] = x.amount[0]
+                recorded.add(seq, x.name, {x.kind: 1.0}, alone)
+        operations, amounts = recorded.added(lambda operation: True)
         return Ledger(
             Axis(len(ledgers)),
             total=total,
             sums=torch.cat([x.sums for x in ledgers]),
             marks=marks,
-            entries=sorted(amounts.values(), key=lambda entry: entry.seq),
+            operations=operations,
+            amounts=amounts,
         )
 
     def __repr__(self) -> str:
@@ -478,21 +503,33 @@ def _with_gradient_of_output(made: Tensor, hook: Callable[[Tensor | None], None]
     base.grad_fn.register_prehook(before)
 
 
+def _zero_where_no_gradient(factor: Tensor, gradient: Tensor) -> Tensor:
+    """Return a factor that is 0 where the gradient is: an infinity counts as 0 there."""
+    return torch.where(gradient == 0, 0.0, factor.to(gradient.dtype))
+
+
 def _inner(gradient: Tensor, factor: Tensor, axes: Axes, batch: Axis) -> Tensor:
     """Return the per-sample inner product ``[batch]``."""
     gradient = precise(gradient)
     factor = factor if factor.dtype == gradient.dtype else factor.to(gradient.dtype)
     if factor.dim() == 1 and factor.shape[0] == gradient.shape[-1] and gradient.dim() > 1:
-        if gradient.dim() == 3 and axes[0] == (batch,) and len(gradient) == batch.size:
-            return gradient.sum(1) @ factor
         return per_sample(gradient @ factor, axes[:-1], batch)
     if factor.shape == gradient.shape and axes and axes[0] == (batch,):
-        if gradient.dim() > 1 and gradient.numel() <= SMALL:
+        if gradient.dim() > 1 and (gradient.numel() <= SMALL or gradient.device.type != "cpu"):
             return (gradient * factor).sum(tuple(range(1, gradient.dim())))
         order = sorted(range(1, gradient.dim()), key=lambda d: -gradient.stride()[d])  # as it lies in memory
-        flat = [t.permute(0, *order).reshape(batch.size, 1, -1) for t in (gradient, factor)]
-        return torch.matmul(flat[0], flat[1].mT).reshape(-1)
+        flat = [t.permute(0, *order).reshape(batch.size, -1) for t in (gradient, factor)]
+        return torch.stack([torch.dot(a, b) for a, b in zip(*flat, strict=True)])
     return per_sample(gradient * factor, axes, batch)
+
+
+def _difference(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor], axes: Axes, batch: Axis) -> Tensor:
+    """Return the difference ``[batch]`` of two inner products, of gradients and values with the same axes."""
+    (a, x), (b, y) = ((precise(gradient), precise(value)) for gradient, value in (one, other))
+    alike = {t.dtype for t in (a, x, b, y)} == {a.dtype} and a.shape == x.shape == b.shape == y.shape
+    if alike and a.numel() <= SMALL and axes and axes[0] == (batch,) and a.dim() > 1:
+        return torch.addcmul(a * x, b, y, value=-1).sum(tuple(range(1, a.dim())))
+    return _inner(a, x, axes, batch) - _inner(b, y, axes, batch)
 
 
 def _name(call: Call) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ..propagation.ledger import Entry
+from ..propagation.entry_amounts import Operation
 from .boundaries import BatchedResult
 from .run import Run
 
@@ -41,7 +41,7 @@ def read_at_once(run: Run, read: Read) -> Sequence[Tensor]:
     for b, passed in zip(run.passages(), brought.passed, strict=True):
         b.set(passed)
     if run.ledger is not None:
-        run.ledger.add_entries(brought.entries)
+        run.ledger.bring(brought.operations, brought.amounts)
     return brought.found
 
 
@@ -60,14 +60,14 @@ def _bring(run: Run, read: Read) -> None:
     ledger = run.ledger
     count = 0
     absent = list[bool]()
-    entries = list[Entry]()
+    operations = list[Operation]()
 
     def one(weights: Tensor) -> tuple[Tensor, ...]:
-        nonlocal count, absent, entries
+        nonlocal count, absent, operations
         found = read(weights)
         count = len(found)
-        entries = [] if ledger is None else ledger.entries
-        values = [*found, *(b.relevance for b in run.passages()), *(entry.amount for entry in entries)]
+        operations, amounts = ([], None) if ledger is None else ledger.recorded()
+        values = [*found, *(b.relevance for b in run.passages()), amounts]
         absent = [value is None for value in values]
         return tuple(value for value in values if value is not None)
 
@@ -79,13 +79,8 @@ def _bring(run: Run, read: Read) -> None:
     for i, other in enumerate(runs):
         values = iter([t[i] for t in several])
         own = [None if none else next(values) for none in absent]
-        amounts = own[len(own) - len(entries) :]
-        result = BatchedResult(
-            [value for value in own[:count] if value is not None],
-            own[count : len(own) - len(entries)],
-            [Entry(e.seq, e.kind, e.name, a) for e, a in zip(entries, amounts, strict=True) if a is not None],
-        )
-        run.group.bring(other, result)
+        found = [value for value in own[:count] if value is not None]
+        run.group.bring(other, BatchedResult(found, own[count:-1], operations, own[-1]))
 
 
 def _at_once(run: Run, runs: Sequence[Run], one: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...] | None:

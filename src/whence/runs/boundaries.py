@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from ..propagation.ledger import Entry
+from ..propagation.entry_amounts import Operation
 from ..tracing.attention_record import AttentionRecord
 from ..tracing.axes import Axis, Dim
 from ..tracing.node import Node
@@ -115,9 +115,10 @@ class BatchedResult:
     Attributes:
         found: what the method read of it; empty where it has to go alone.
         passed: what passed each boundary.
-        entries: the ledger's.
+        operations, amounts: what was entered into the ledger.
     """
 
     found: list[Tensor] = field(default_factory=list)
     passed: list[Tensor | None] = field(default_factory=list)
-    entries: list[Entry] = field(default_factory=list)
+    operations: list[Operation] = field(default_factory=list)
+    amounts: Tensor | None = None

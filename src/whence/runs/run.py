@@ -254,12 +254,16 @@ class Run:
 
     def heads(self) -> Tensor | None:
         """``[batch, attentions, heads]``: what each carried; ``None`` if that is not known, or their number differs."""
+        watched = [w for w in self.watched if isinstance(w, HeadRelevance)]
+        if any(w.relevance is None and not w.known for w in watched):
+            return None
+        carried = [w.relevance for w in watched if w.relevance is not None]
+        if not self.windowed and len(carried) == len(watched) and len({t.shape for t in carried}) == 1:
+            return torch.stack(carried, 1).sum(-1)
         nothing = precise(self.seed.logits).new_zeros(self.trace.batch.size, 1)
         nodes = nodes_behind([node_of(self.seed.output)]) if self.windowed else None
         found = []
-        for w in [w for w in self.watched if isinstance(w, HeadRelevance)]:
-            if w.relevance is None and not w.known:
-                return None
+        for w in watched:
             own = nothing.expand(-1, w.record.shape[0]) if w.relevance is None else w.relevance.sum(-1)
             found.append(own if nodes is None else by_head(own, w.record, nodes))
         known = [heads for heads in found if heads is not None]
@@ -290,7 +294,7 @@ class Run:
             weights = self.seed.weights if sent is None else sent
             total = self.seed.value if gradient else weights.reshape(len(weights), -1).sum(1)
             passed = self._passed([b for b, _ in met])
-            sums = [relevance.sum(1) for b, relevance in met if any(b is x for x in passed)]
+            sums = _sums([relevance for b, relevance in met if any(b is x for x in passed)])
             marks = [b.node.seq for b in passed]
             before = set(range(node_of(end).seq + 1)) if end is not None else set()
             if len(entries) > 1:
@@ -298,7 +302,7 @@ class Run:
                 for b, relevance in joined:
                     if not any(b is x for x, _ in into):
                         self.ledger.absorb(b.node.seq, "constant", "embedding", relevance.sum(1))
-                sums = [torch.stack([relevance.sum(1) for _, relevance in into]).sum(0)] if into else []
+                sums = torch.stack([relevance.sum(1) for _, relevance in into]).sum(0)[:, None] if into else None
                 marks = [min(b.node.seq for b, _ in into)] if into else []
                 before = {seq for t in entries for seq in node_of(t).ancestors()}
             ends = {node_of(t).seq for t in (entries if len(entries) > 1 else (end,)) if t is not None}
@@ -395,3 +399,12 @@ class Run:
         if mask is not None and mask.shape != scores.shape:
             mask = self.given
         return None if mask is None or mask.shape != scores.shape else mask
+
+
+def _sums(relevances: list[Tensor]) -> Tensor | None:
+    """Return the sum of the relevance at each boundary, ``[batch, boundaries]``; ``None`` without boundaries."""
+    if not relevances:
+        return None
+    if len({t.shape for t in relevances}) == 1:
+        return torch.stack(relevances, 1).sum(-1)
+    return torch.stack([relevance.sum(1) for relevance in relevances], 1)

@@ -17,6 +17,8 @@ from .op_call import Call
 
 #: rows that are looked at before all are
 SAMPLE = 16
+#: number of entries of a gradient from which on looking for rows costs less than it saves
+LEAST = 2**14
 
 
 def several(tensor: Tensor) -> bool:
@@ -29,7 +31,7 @@ def few(tensor: Tensor) -> Tensor | None:
 
     Only on a CPU, where reading them does not wait for a device, and only of one target: others have other rows.
     """
-    if tensor.device.type != "cpu" or tensor.dim() < 2 or tensor.numel() <= tensor.shape[-1] or several(tensor):
+    if tensor.device.type != "cpu" or tensor.dim() < 2 or tensor.numel() < max(LEAST, 2 * tensor.shape[-1]) or several(tensor):
         return None
     with shortcut() as allowed:
         rows = tensor.reshape(-1, tensor.shape[-1])

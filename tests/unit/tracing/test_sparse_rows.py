@@ -31,6 +31,14 @@ def test_what_is_left_out_is_zero(tokens, alive, batch, seed):
     assert counted == [batch * (min(alive, tokens) if few else tokens)]
 
 
+def test_a_small_gradient_is_not_searched(monkeypatch):
+    monkeypatch.setattr(sparse_rows, "LEAST", 2**14)
+    gradient = torch.zeros(1, 128, 64)
+    gradient[:, 0] = 1
+    assert sparse_rows.few(gradient) is None
+    assert sparse_rows.few(gradient.repeat(1, 1, 2)).tolist() == [0]
+
+
 def linears(model, run):
     """How many rows each linear layer's backward multiplied, from the last layer to the first."""
     seen = []

@@ -204,11 +204,14 @@ def share_attention(call: Call) -> Any:
     operands = [call.argument(i, name) for i, name in enumerate(names)]
     live = [isinstance(t, Tensor) and t.requires_grad for t in operands]
     outer = 1 / max(1, live[2] + any((live[0], live[1], live[3])))  # of probabilities and values
-    inner = outer / max(1, live[0] + live[1])  # of queries and keys
-    factors = [factor for factor, alive in zip((inner, inner, outer, outer), live, strict=True) if alive]
-    scaled = iter(_ScaleGradient.apply(tuple(factors), *(t for t, alive in zip(operands, live, strict=True) if alive)))
-    given = [next(scaled) if alive else t for t, alive in zip(operands, live, strict=True)]
-    return call.func(*given, *call.args[4:], **{k: v for k, v in call.kwargs.items() if k not in names})
+    inner = 1 / max(1, live[0] + live[1])  # of queries and keys, which get that share of what the probabilities get
+    lifted = [i for i in (2, 3) if live[i] and inner != 1]  # values and mask do not: the output's gradient is scaled
+    if lifted:
+        scaled = _ScaleGradient.apply((1 / inner,) * len(lifted), *(operands[i] for i in lifted))
+        operands = [scaled[lifted.index(i)] if i in lifted else t for i, t in enumerate(operands)]
+    others = {k: v for k, v in call.kwargs.items() if k not in names}
+    output = call.func(*operands, *call.args[4:], **others)
+    return output if outer * inner == 1 else _ScaleGradient.apply((outer * inner,), output)[0]
 
 
 @rule
@@ -333,8 +336,8 @@ class _ResidualGamma(torch.autograd.Function):
         a, b = ctx.saved_tensors
         if not ctx.placed.node.residual:
             return None, None, gradient.sum_to_size(a.shape), gradient.sum_to_size(b.shape)
-        a, b = precise(a), precise(b)
-        y = a + b
-        weights = [1 + ctx.gamma * (z * y > 0).to(y.dtype) for z in (a, b)]
-        scale = torch.where(y == 0, 1.0, y / (weights[0] * a + weights[1] * b))
-        return None, None, *((gradient * torch.where(y == 0, 1.0, scale * w)).to(gradient.dtype) for w in weights)
+        a, b, y = precise(a), precise(b), precise(a + b)
+        wa, wb = (torch.where(z * y > 0, 1 + ctx.gamma, 1.0) for z in (a, b))
+        scale = torch.where(y == 0, 1.0, y / torch.addcmul(wa * a, wb, b))  # where y is 0, both weights are 1
+        scaled = gradient * scale
+        return None, None, (scaled * wa).to(gradient.dtype), (scaled * wb).to(gradient.dtype)
