@@ -518,8 +518,10 @@ def _inner(gradient: Tensor, factor: Tensor, axes: Axes, batch: Axis) -> Tensor:
         if gradient.dim() > 1 and (gradient.numel() <= SMALL or gradient.device.type != "cpu"):
             return (gradient * factor).sum(tuple(range(1, gradient.dim())))
         order = sorted(range(1, gradient.dim()), key=lambda d: -gradient.stride()[d])  # as it lies in memory
-        flat = [t.permute(0, *order).reshape(batch.size, -1) for t in (gradient, factor)]
-        return torch.stack([torch.dot(a, b) for a, b in zip(*flat, strict=True)])
+        first, second = (t.permute(0, *order).flatten(1 if batch.size > 1 else 0) for t in (gradient, factor))
+        if batch.size == 1:
+            return torch.dot(first, second).reshape(1)
+        return torch.stack([torch.dot(a, b) for a, b in zip(first, second, strict=True)])
     return per_sample(gradient * factor, axes, batch)
 
 

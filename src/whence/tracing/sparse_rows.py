@@ -17,6 +17,9 @@ from .op_call import Call
 
 #: rows that are looked at before all are
 SAMPLE = 16
+#: layers whose gradient has no rows to leave out, after which no further one is searched: those of values and keys of
+#: the last attention; its queries may have such rows again
+DENSE = 3
 #: number of entries of a gradient from which on looking for rows costs less than it saves
 LEAST = 2**14
 
@@ -31,7 +34,9 @@ def few(tensor: Tensor) -> Tensor | None:
 
     Only on a CPU, where reading them does not wait for a device, and only of one target: others have other rows.
     """
-    if tensor.device.type != "cpu" or tensor.dim() < 2 or tensor.numel() < max(LEAST, 2 * tensor.shape[-1]) or several(tensor):
+    if tensor.device.type != "cpu" or tensor.dim() < 2 or several(tensor):
+        return None
+    if tensor.numel() < max(LEAST, 2 * tensor.shape[-1]):
         return None
     with shortcut() as allowed:
         rows = tensor.reshape(-1, tensor.shape[-1])
@@ -62,23 +67,20 @@ def alias(tensor: Tensor) -> Tensor:
 
 
 class SparseRows:
-    """The linear layers of a backward, which look for rows to leave out until all tokens carry something.
-
-    Attributes:
-        looking: whether they still do.
-    """
+    """The linear layers of a backward, which look for rows to leave out until all tokens carry something."""
 
     def __init__(self) -> None:
-        self.looking = True
+        self._dense = 0
 
     def restart(self) -> None:
         """Look for rows to leave out again: another backward pass begins."""
-        self.looking = True
+        self._dense = 0
 
     def alive(self, tensor: Tensor) -> Tensor | None:
         """Return the indices of the rows of a gradient that are not all 0; ``None``: all are to be treated."""
-        found = few(tensor) if self.looking else None
-        self.looking &= found is not None or tensor.dim() < 3
+        found = few(tensor) if self._dense < DENSE else None
+        if found is None and tensor.dim() > 2:
+            self._dense += 1
         return found
 
     @staticmethod
