@@ -258,15 +258,16 @@ class Ledger:
         """Record what an operation absorbed, for a method in relevance form."""
         if outgoing[0] is incoming:
             return
-        left = per_sample(precise(incoming), op.node.axes, self.batch)
+        seq, name = op.node.seq, op.name
+        self._recorded.add(seq, name, {op.kind: 1.0}, per_sample(precise(incoming), op.node.axes, self.batch))
         for relevance, node in zip(outgoing, op.nodes, strict=True):
-            left = left - per_sample(precise(relevance), node.axes, self.batch)
-        self.absorb(op.node.seq, op.kind, op.name, left)
+            self._recorded.add(seq, name, {op.kind: -1.0}, per_sample(precise(relevance), node.axes, self.batch))
 
     def stabilised(self, node: Node, incoming: Tensor, outgoing: Tensor) -> None:
         """Record what a stabiliser absorbed where a tensor is read several times, for a method in relevance form."""
-        left = per_sample(incoming, node.axes, self.batch) - per_sample(outgoing, node.axes, self.batch)
-        self.absorb(node.seq + 1, STABILISER, "copy", left.detach())  # absorbed by the operations that read it
+        for sign, relevance in ((1.0, incoming), (-1.0, outgoing)):
+            amount = per_sample(relevance, node.axes, self.batch).detach()
+            self._recorded.add(node.seq + 1, "copy", {STABILISER: sign}, amount)  # of the operations that read it
 
     def absorb(self, seq: int, kind: str, name: str, amount: Tensor) -> None:
         """Add to the entry of an operation: there is one per operation and kind, for its output and all its inputs."""

@@ -53,10 +53,10 @@ def arrange(tensor: Tensor, axes: Axes, batch: Axis, dims: Sequence[int] = ()) -
 
 def per_sample(tensor: Tensor, axes: Axes, batch: Axis) -> Tensor:
     """Sum a tensor over everything but the batch: ``[batch]``."""
+    if axes[:1] == ((batch,),) and tensor.shape[0] == batch.size:
+        return tensor.sum(tuple(range(1, tensor.dim()))) if tensor.dim() > 1 else tensor
     if batch.size == 1:
         return tensor.sum().reshape(1)
-    if axes[:1] == ((batch,),) and tensor.shape[0] == batch.size:
-        return tensor.reshape(batch.size, -1).sum(1)
     return arrange(tensor, axes, batch).sum(1)
 
 
