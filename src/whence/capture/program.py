@@ -32,13 +32,14 @@ class Program:
     Args:
         tape: the tape.
         outputs: the tensors to compute.
+        backend: a backend of ``torch.compile`` that generates its kernels; ``None``: those of torch are called.
 
     Attributes:
         operations: how many operations it runs.
         size: the memory of constants that it alone keeps, in bytes.
     """
 
-    def __init__(self, tape: Tape, outputs: Sequence[Tensor]) -> None:
+    def __init__(self, tape: Tape, outputs: Sequence[Tensor], backend: str | None = None) -> None:
         numbers = [tape.number(t) for t in outputs]
         self._fixed = {
             i: t.detach().clone() for i, (t, n) in enumerate(zip(outputs, numbers, strict=True)) if n is None
@@ -52,12 +53,13 @@ class Program:
         steps = _live(tape, layers_joined(tape, steps, ends), ends)
         self.operations = len(steps)
         self.size = _size(steps, tape.kept.values())
-        self._run = _compiled(tape.inputs, steps, ends)
+        self._run = _compiled(tape.inputs, steps, ends, backend)
         self._count = len(numbers)
+        self._mode = torch.inference_mode if backend is None else torch.no_grad
 
     def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor] | Guard:
         """Return the outputs for some inputs, or the guard that fails: the computation would go another way there."""
-        with torch.inference_mode():  # half the overhead of an operation under no_grad
+        with self._mode():  # inference mode: half the overhead of an operation under no_grad
             found = self._run(*inputs)
             values = found[len(found) - len(self._guards) :]
             failed = next((g for g, value in zip(self._guards, values, strict=True) if not _holds(g, value)), None)
@@ -164,7 +166,9 @@ def _key(step: TapeStep) -> Any:
     return step.func, repr(parts)
 
 
-def _compiled(inputs: Sequence[int], steps: Sequence[TapeStep], outputs: Sequence[int]) -> Callable[..., Any]:
+def _compiled(
+    inputs: Sequence[int], steps: Sequence[TapeStep], outputs: Sequence[int], backend: str | None
+) -> Callable[..., Any]:
     """Return the steps as a Python function of the inputs (by torch.fx), which frees each tensor after its last use."""
     graph = fx.Graph()
     constants = {id(x): x for step in steps for x in leaves(step.args, step.kwargs) if isinstance(x, Tensor)}
@@ -173,12 +177,17 @@ def _compiled(inputs: Sequence[int], steps: Sequence[TapeStep], outputs: Sequenc
     for step in steps:
         args, kwargs = mapped((step.args, step.kwargs), Tensor, lambda tensor: fixed[id(tensor)])
         args, kwargs = mapped((args, kwargs), Value, lambda value: nodes[value.number])
+        overwritten = kwargs.pop("out", None) if backend is not None else None  # compilers do not take every ``out``
         func, args = called(step.func, args, kwargs)
         made = (
             graph.call_method(func, args, kwargs) if isinstance(func, str) else graph.call_function(func, args, kwargs)
         )
+        if overwritten is not None:
+            made = graph.call_method("copy_", (overwritten, made))
         for i, number in enumerate(step.outputs):
             if number is not None:
                 nodes[number] = graph.call_function(operator.getitem, (made, i)) if step.many else made
     graph.output(tuple(nodes[n] for n in outputs))
-    return functools.partial(fx.GraphModule(nn.Module(), graph).forward, *constants.values())
+    module = fx.GraphModule(nn.Module(), graph)
+    run = module.forward if backend is None else torch.compile(module, backend=backend, fullgraph=True, dynamic=False)
+    return functools.partial(run, *constants.values())

@@ -15,7 +15,7 @@ import threading
 import time
 import warnings
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -63,6 +63,18 @@ class Capture:
     state: ModelState
     found: list[Unnamed]
     warnings: list[str]
+
+    def compare(self, inputs: list[Tensor], same: Callable[[Tensor, Tensor, float], bool]) -> None:
+        """Replay the inputs that it was captured from, and refuse it if the result is not the one that was found."""
+        replayed = self.program(inputs)
+        expected = [t for one in self.found for t in _tensors(one)]
+        sizes = [size for one in self.found for size in _sizes(one)]
+        if (
+            isinstance(replayed, Guard)
+            or len(replayed) != len(expected)
+            or not all(map(same, replayed, expected, sizes))
+        ):
+            raise CaptureError("a replay of the same input gave other numbers")
 
     def replay(self, inputs: list[Tensor]) -> list[Unnamed] | Guard:
         """Return the explanations of other inputs; if they take another way through the model, the guard that fails."""
@@ -140,12 +152,15 @@ class Captures:
         eager: whether the first explanation of a signature is captured; if not, when it pays.
         exact: whether replays must be the same bit for bit. If not, a capture that leaves out no rows of zeros may
             serve inputs with zeros in different rows, where sums are rounded in another order.
+        backend: a backend of ``torch.compile`` for replays, which are then the same up to rounding; see
+            :class:`whence.capture.program.Program`.
     """
 
-    def __init__(self, request: Request, eager: bool = False, exact: bool = True) -> None:
+    def __init__(self, request: Request, eager: bool = False, exact: bool = True, backend: str | None = None) -> None:
         self.request = request
         self.eager = eager
         self.exact = exact
+        self.backend = backend
         self._signatures: OrderedDict[Hashable, _Signature] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -184,22 +199,36 @@ class Captures:
     def _capture(self, known: _Signature, given: _Arguments, found: list[Unnamed]) -> str:
         """Record the computation of explanations, and keep it if it returns what was found; if not, say why."""
         try:
-            capture = _record(self.request, given, found, known.shortcuts or self.exact)
-            replayed = capture.program(given.tensors)
+            capture = self._recorded(given, found, known.shortcuts or self.exact)
         except CaptureError as error:
             return str(error)
         except Exception as error:  # the explanation is there: what fails under a tape must not take it away
             return f"recording failed with {type(error).__name__}: {error}"
-        expected = [t for one in found for t in _tensors(one)]
-        same = _equal if known.shortcuts or self.exact else _equal_up_to_rounding
-        if isinstance(replayed, Guard) or len(replayed) != len(expected) or not all(map(same, replayed, expected)):
-            return "a replay of the same input gave other numbers"
         if capture.program.size > BOUND:
             return f"constants take {capture.program.size / 2**30:.1f} GiB, more than the bound of 1 GiB"
         known.captures.insert(0, capture)
         while self.size > BOUND:  # the one used longest ago goes first
             next(other for other in self._signatures.values() if other.captures).captures.pop()
         return ""
+
+    def _recorded(self, given: _Arguments, found: list[Unnamed], shortcuts: bool) -> Capture:
+        """Record the computation of explanations and compare a replay; without the backend, if that cannot be used."""
+        capture = _record(self.request, given, found, shortcuts, self.backend)
+        if self.backend is None:
+            capture.compare(given.tensors, _equal if shortcuts else _equal_up_to_rounding)
+            return capture
+        try:
+            capture.compare(given.tensors, _equal_up_to_rounding)
+        except Exception as error:
+            warnings.warn(
+                f"The backend '{self.backend}' cannot be used for these explanations, so replays run without it: "
+                f"{str(error).splitlines()[0]}.",
+                WhenceWarning,
+                stacklevel=6,
+            )
+            self.backend = None
+            return self._recorded(given, found, shortcuts)
+        return capture
 
     @property
     def size(self) -> int:
@@ -266,7 +295,7 @@ class _Arguments:
         return replace(self, args=copy(self.args), kwargs=copy(self.kwargs), targets=targets)
 
 
-def _record(request: Request, given: _Arguments, found: list[Unnamed], shortcuts: bool) -> Capture:
+def _record(request: Request, given: _Arguments, found: list[Unnamed], shortcuts: bool, backend: str | None) -> Capture:
     """Compute explanations under a tape.
 
     Args:
@@ -274,6 +303,7 @@ def _record(request: Request, given: _Arguments, found: list[Unnamed], shortcuts
         given: the arguments.
         found: the same explanations, computed as usual.
         shortcuts: whether rows of zeros are left out of backward passes. Where other inputs have other rows, not.
+        backend: see :class:`Captures`.
     """
     given = given.copied()
     tape = Tape(given.tensors, shortcuts)
@@ -282,7 +312,7 @@ def _record(request: Request, given: _Arguments, found: list[Unnamed], shortcuts
         with tape:
             recorded = request.compute(given.args, given.kwargs, given.batch, given.targets)
     messages = [str(w.message) for w in seen if issubclass(w.category, WhenceWarning)]
-    program = Program(tape, [t for one in recorded for t in _tensors(one)])
+    program = Program(tape, [t for one in recorded for t in _tensors(one)], backend)
     return Capture(program, ModelState(request.model, tape.kept.values(), tape.folded.values()), found, messages)
 
 
@@ -365,17 +395,33 @@ def _with_tensors(one: Unnamed, tensors: Any) -> Unnamed:
     return replace(one, explanation=explanation, other=None if one.other is None else next(tensors))
 
 
-def _equal(a: Tensor, b: Tensor) -> bool:
+def _sizes(one: Unnamed) -> list[float]:
+    """Return the size that rounding of each tensor is relative to, in the order of :func:`_tensors`.
+
+    It is the largest entry; for the ledger's losses and gains, which may be nothing but rounding, the relevance in all.
+    """
+    sizes = [_size(t) for t in _tensors(one)]
+    ledger = one.explanation.ledger
+    if ledger is not None:
+        of_amounts = next(i for i, t in enumerate(_tensors(one)) if t is ledger.amounts)
+        sizes[of_amounts] = max(sizes[of_amounts], _size(ledger.total))
+    return sizes
+
+
+def _size(tensor: Tensor) -> float:
+    return float(tensor.abs().nan_to_num().max()) if tensor.numel() and tensor.is_floating_point() else 0.0
+
+
+def _equal(a: Tensor, b: Tensor, size: float) -> bool:
     """Return whether a replay gave the same: bit for bit on a CPU, up to rounding elsewhere."""
     if a.device.type != "cpu":
-        return _equal_up_to_rounding(a, b)
+        return _equal_up_to_rounding(a, b, size)
     return a.shape == b.shape and a.dtype == b.dtype and bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
-def _equal_up_to_rounding(a: Tensor, b: Tensor) -> bool:
-    """Return whether a replay gave the same numbers, with rounding in another order."""
+def _equal_up_to_rounding(a: Tensor, b: Tensor, size: float) -> bool:
+    """Return whether a replay gave the same numbers, with rounding in another order, relative to some size."""
     if a.shape != b.shape or a.dtype != b.dtype or not a.is_floating_point():
         return a.shape == b.shape and torch.equal(a, b)
-    size = float(b.abs().nan_to_num().max()) if b.numel() else 0.0
     eps = torch.finfo(a.dtype).eps
     return torch.allclose(a, b, rtol=1e4 * eps, atol=1e4 * eps * size, equal_nan=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 
 from ..errors import InputError
@@ -30,7 +31,9 @@ class CompiledExplain:
         return explain_request(self.captures, inputs, target)
 
 
-def compile(model: nn.Module, method: str = "conservative-lrp", **options: Any) -> CompiledExplain:
+def compile(
+    model: nn.Module, method: str = "conservative-lrp", *, backend: str | None = None, **options: Any
+) -> CompiledExplain:
     """Return a function that explains predictions faster after the first use of an input shape.
 
     The first explanation of each signature (shapes and types of the inputs, kind of target) is captured. Later ones
@@ -43,6 +46,9 @@ def compile(model: nn.Module, method: str = "conservative-lrp", **options: Any) 
     Args:
         model: any ``nn.Module``.
         method: a name from :func:`whence.list_methods`.
+        backend: a backend of ``torch.compile`` that generates the kernels of replays: ``"inductor"`` (needs a C++
+            compiler, or a GPU) or ``"cudagraphs"``. The scores are then the same up to rounding, and the first
+            explanation of a signature takes seconds to a minute longer.
         options: the method's options.
 
     Example:
@@ -52,4 +58,8 @@ def compile(model: nn.Module, method: str = "conservative-lrp", **options: Any) 
     create(method, options)
     if not isinstance(model, nn.Module):
         raise InputError(f"The model is {type(model).__name__}; Whence explains torch.nn.Module objects.")
-    return CompiledExplain(Captures(Request(original_of(model), method, options), eager=True, exact=False))
+    backends = torch.compiler.list_backends(exclude_tags=())
+    if backend is not None and backend not in backends:
+        raise InputError(f"torch.compile has no backend '{backend}'. It has: {', '.join(sorted(backends))}.")
+    captures = Captures(Request(original_of(model), method, options), eager=True, exact=False, backend=backend)
+    return CompiledExplain(captures)

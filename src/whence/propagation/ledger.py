@@ -308,7 +308,7 @@ class Ledger:
             return x.seq - 1 not in inner if x.kind == STABILISER else x.seq not in before
 
         self._operations, amounts = self._recorded.added(counts)
-        self.amounts = self.amounts[:0] if amounts is None else amounts.detach()
+        self.amounts = total.new_zeros(0, len(total)) if amounts is None else amounts.detach()
         self.total = total.detach()
         self.sums = total.new_zeros(len(total), 0) if sums is None else sums
         self._marks = marks
