@@ -11,6 +11,8 @@ from torch import nn
 
 import whence
 from tests.support import tiny
+from tests.support.checks import close, refused
+from whence.errors import InputError
 
 TEXT = sorted(whence.list_methods())
 MODELS = {
@@ -261,3 +263,64 @@ def test_an_error_under_the_tape_does_not_take_the_explanation_away(monkeypatch)
     monkeypatch.setattr("whence.explainer.captured.Program", fails)
     assert explain(inputs, 1) == wanted
     assert explain.captures.refusals == ["recording failed with RuntimeError: no kernel"]
+
+
+@pytest.mark.parametrize("method", ["conservative-lrp", "lrp", "generic-attention"])
+def test_a_backend_of_torch_compile_gives_the_same_scores(method):
+    model = tiny.bert().double()
+    explain = whence.compile(model, method, backend="aot_eager")
+    for seed in (1, 2):
+        inputs = {"input_ids": tiny.ids(2, 7, seed)}
+        close(explain(inputs).scores, whence.explain(model, inputs, method).scores)
+    assert not explain.captures.refusals
+    assert explain.captures.backend == "aot_eager"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["conservative-lrp", "attn-lrp", "transformer-attribution"])
+def test_inductor_gives_the_same_scores(method):
+    model = tiny.bert().double()
+    explain = whence.compile(model, method, backend="inductor")
+    for seed in (1, 2):
+        inputs = {"input_ids": tiny.ids(2, 7, seed)}
+        close(explain(inputs).scores, whence.explain(model, inputs, method).scores)
+    assert explain.captures.backend == "inductor"
+
+
+def test_a_backend_that_fails_is_given_up_with_a_warning(monkeypatch):
+    def failing(*args, **kwargs):
+        def run(*given):
+            raise RuntimeError("no compiler was found\nand more")
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", failing)
+    model, inputs = tiny.bert(), [{"input_ids": tiny.ids(2, 7, seed)} for seed in (1, 2)]
+    explain = whence.compile(model, "attn-lrp", backend="inductor")
+    with pytest.warns(whence.WhenceWarning, match="'inductor' cannot be used .* no compiler was found.$"):
+        explain(inputs[0])
+    assert explain(inputs[1]) == whence.explain(model, inputs[1], "attn-lrp")
+    assert not explain.captures.refusals
+
+
+def test_a_backend_that_computes_other_numbers_is_given_up(monkeypatch):
+    def inexact(module, **options):
+        return lambda *given: tuple(t * 1.01 if t.is_floating_point() else t for t in module(*given))
+
+    monkeypatch.setattr(torch, "compile", inexact)
+    explain = whence.compile(tiny.bert(), backend="inductor")
+    with pytest.warns(whence.WhenceWarning, match="gave other numbers"):
+        explain({"input_ids": tiny.ids(2, 7, 1)})
+    assert explain.captures.backend is None
+
+
+def test_an_unknown_backend_is_refused_with_the_known_ones():
+    refused(InputError, "no backend 'inducter'.*inductor", lambda: whence.compile(tiny.bert(), backend="inducter"))
+
+
+def test_a_bias_that_is_changed_behind_torchs_back_is_seen():
+    model, inputs = tiny.bert(), {"input_ids": tiny.ids(2, 7, 1)}
+    explain = whence.compile(model)
+    explain(inputs)
+    model.bert.encoder.layer[0].output.dense.bias.data[3] += 1.0
+    assert explain(inputs) == whence.explain(model, inputs)
