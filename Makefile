@@ -51,9 +51,9 @@ freeze: $(READY)
 frozen: $(READY)
 	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error $(BIN)/python -W ignore -m tools.freeze check build/freeze.json
 
-# docs/performance.md from measurements in tools/benchmarks/measured; goes on where it stopped
+# docs/performance.md from measurements in tools/benchmarks/measured; goes on where it stopped, on the same day and commit
 bench: $(READY)
-	@echo "Measuring cost for docs/performance.md (hours on two cores, which should have nothing else to do)"
+	@echo "Measuring cost for docs/performance.md (40 minutes on two cores, which should have nothing else to do)"
 	@HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error $(BIN)/python -W ignore -m tools.benchmarks
 	@HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error $(BIN)/python -W ignore -m tools.docgen
 

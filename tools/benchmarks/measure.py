@@ -6,7 +6,7 @@ import ctypes
 import gc
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,21 +29,39 @@ def timed(run: Callable[[], Any]) -> float:
 
 def ratio(run: Callable[[], Any], plain: Callable[[], Any], repeats: int) -> Ratio:
     """The median of the ratios to a baseline run before and after, so that a noisy machine slows both alike."""
-    ratios, times = [], []
+    return ratios({"run": run}, plain, repeats)["run"]
+
+
+def ratios(runs: Mapping[str, Callable[[], Any]], plain: Callable[[], Any], repeats: int) -> dict[str, Ratio]:
+    """Return the ratios of several calls that take turns, each round between two runs of the baseline."""
+    found: dict[str, list[float]] = {name: [] for name in runs}
+    times: dict[str, list[float]] = {name: [] for name in runs}
     before = timed(plain)
     for _ in range(repeats):
-        spent, after = timed(run), timed(plain)
-        ratios.append(2 * spent / (before + after))
-        times.append(spent)
+        spent = {name: timed(run) for name, run in runs.items()}
+        after = timed(plain)
+        for name, seconds in spent.items():
+            found[name].append(2 * seconds / (before + after))
+            times[name].append(seconds)
         before = after
-    return Ratio(statistics.median(ratios), min(ratios), max(ratios), statistics.median(times))
+    return {name: summary(found[name], times[name]) for name in runs}
+
+
+def summary(values: list[float], times: list[float]) -> Ratio:
+    """Return the median and the extremes of ratios, and the median of times."""
+    return Ratio(statistics.median(values), min(values), max(values), statistics.median(times))
 
 
 def peak_memory(run: Callable[[], Any]) -> float:
     """MiB by which the resident set grows at most during a call; NaN where the system cannot say."""
+    return observed(run)[0]
+
+
+def observed(run: Callable[[], Any]) -> tuple[float, float]:
+    """Return the growth of memory during a call as :func:`peak_memory` does, and its seconds."""
     status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
     if not reset.exists():
-        return float("nan")
+        return float("nan"), timed(run)
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     reset.write_text("5")
@@ -52,5 +70,5 @@ def peak_memory(run: Callable[[], Any]) -> float:
         return int(next(line for line in status.read_text().splitlines() if line.startswith(key)).split()[1])
 
     before = read("VmRSS")
-    run()
-    return (read("VmHWM") - before) / 1024
+    seconds = timed(run)
+    return (read("VmHWM") - before) / 1024, seconds
