@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -54,9 +55,11 @@ def _measure(made: Measurements, name: str, batch: int, methods: list[str], repe
     row = {"seconds": seconds, "memory": base, "step": step.value, "threads": torch.get_num_threads()}
     made.add(f"{name}/{batch}/plain", row)
     for method in methods:
+        start = time.perf_counter()
         found = cell(model, inputs, method, to_input, repeats)
         made.add(f"{name}/{batch}/{method}", found | {"base": base})
-        print(f"{name:<6}{batch:>3}  {method:<26}{shown(found)}", flush=True)
+        spent = time.perf_counter() - start
+        print(f"{name:<6}{batch:>3}  {method:<26}{spent:4.0f} s  {shown(found)}", flush=True)
 
 
 def cell(
