@@ -17,12 +17,12 @@ from tools.benchmarks.models import Inputs, build, plain
 from tools.replays import computations
 
 BATCHES = (1, 8)
-#: methods that are measured also in batches, and of the long input of the decoder
+#: methods that are measured also in batches of BERT-base, and on the long input of the decoder
 CORE = ("conservative-lrp", "attn-lrp", "gradient-x-input", "generic-attention", "transformer-attribution")
 #: seconds that the repeats of one cell may take, if it is repeated more than 3 times
 SECONDS = 10
 #: seconds that the capture of a method that runs the model many times may take
-CAPTURE_SECONDS = 45
+CAPTURE_SECONDS = 30
 LONG = 64  # runs of the model from which on a method is measured on few models
 MOST = {"tiny": 50}
 
@@ -122,11 +122,11 @@ def runs(method: str) -> int:
 def fits(method: str, name: str, batch: int) -> bool:
     """Return whether a method is measured here.
 
-    Batches and the decoder are measured with the core methods. Methods that run the model more often the more tokens
+    Batches of BERT-base and the decoder are measured with the core methods. Methods that run the model more often the more tokens
     there are take minutes on large models: they are measured on the tiny one, ``occlusion`` on BERT-base as well.
     """
     if name == "tiny":
         return batch == 1
     if batch > 1 or name == "llama":
-        return method in CORE and (batch == 1 or name != "llama")
+        return method in CORE and (batch == 1 or name == "bert")
     return runs(method) < LONG or (method, name) == ("occlusion", "bert")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import torch
@@ -55,13 +54,13 @@ MODELS: dict[str, Callable[..., tuple[nn.Module, Inputs]]] = {
     "bert": bert,
     "llama": llama,
 }
-#: models that are measured with one thread; the others use all cores
-SINGLE_THREADED = ("tiny",)
+#: models that are measured with one thread; the others with as many as torch has chosen
+SINGLE_THREADED, THREADS = ("tiny",), torch.get_num_threads()
 
 
 def build(name: str, batch: int, **sizes: int) -> tuple[nn.Module, Inputs]:
     """A model in evaluation mode whose parameters need no gradient, and a batch for it; sets the number of threads."""
-    torch.set_num_threads(1 if name in SINGLE_THREADED else os.cpu_count() or 1)
+    torch.set_num_threads(1 if name in SINGLE_THREADED else THREADS)
     torch.manual_seed(0)
     model, inputs = MODELS[name](batch, **sizes)
     return model.eval().requires_grad_(False), inputs

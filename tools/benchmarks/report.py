@@ -279,9 +279,9 @@ COSTS = """Memory is the growth of the resident set during a call, as a multiple
 where the baseline takes less than 5 MiB. "At most" is the limit of the first explanation; bold: above it. A training
 step computes the gradients of the weights as well, without its optimiser; its time is a multiple of the baseline, too.
 
-Batches and the decoder are measured with five methods. Methods that run the model many times are measured few times, on
-the smallest model all of them, on large models those that take seconds. A capture that would take longer than 45
-seconds is not measured.
+Batches of BERT-base and the decoder are measured with five methods. Methods that run the model many times are measured
+few times, on the smallest model all of them, on large models those that take seconds. A capture that would take longer
+than 30 seconds is not measured.
 
 The first explanation takes longer than the baseline mostly because of Python: each operation of the model is traced and
 classified. That share is smaller for larger models, batches and longer inputs, and there is none in a replay.
