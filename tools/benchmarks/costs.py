@@ -122,8 +122,9 @@ def runs(method: str) -> int:
 def fits(method: str, name: str, batch: int) -> bool:
     """Return whether a method is measured here.
 
-    Batches of BERT-base and the decoder are measured with the core methods. Methods that run the model more often the more tokens
-    there are take minutes on large models: they are measured on the tiny one, ``occlusion`` on BERT-base as well.
+    Batches of BERT-base and the decoder are measured with the core methods. Methods that run the model more often the
+    more tokens there are take minutes on large models: they are measured on the tiny one, ``occlusion`` on BERT-base
+    as well.
     """
     if name == "tiny":
         return batch == 1
