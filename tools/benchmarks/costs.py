@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import whence
-from tools.benchmarks.measure import observed, peak_memory, ratio, ratios
+from tools.benchmarks.measure import observed, peak_memory, ratio
 from tools.benchmarks.measurements import Measurements
 from tools.benchmarks.models import Inputs, build, plain
 from tools.replays import computations
@@ -94,15 +94,13 @@ def cell(
     warm()
     with computations() as computed:
         warm()
-    row: dict[str, Any] = {"memory": memory, "captured": recorded._asdict(), "repeats": repeats}
+    found = ratio(first, to_input, repeats)
+    row = {"first": found._asdict(), "captured": recorded._asdict(), "memory": memory, "repeats": repeats}
     if computed:
-        found = ratio(first, to_input, repeats)
-        refusal = next(iter(compiled.captures.refusals), "a guard did not hold")
-        return row | {"first": found._asdict(), "refusal": refusal}
-    warm_memory = peak_memory(warm)
-    both = ratios({"first": first, "warm": warm}, to_input, repeats)
+        return row | {"refusal": next(iter(compiled.captures.refusals), "a guard did not hold")}
+    replayed = ratio(warm, to_input, repeats)
     constants = compiled.captures.size / 2**20
-    return row | {name: r._asdict() for name, r in both.items()} | {"warm_memory": warm_memory, "constants": constants}
+    return row | {"warm": replayed._asdict(), "warm_memory": peak_memory(warm), "constants": constants}
 
 
 def shown(row: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ import ctypes
 import gc
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,27 +29,14 @@ def timed(run: Callable[[], Any]) -> float:
 
 def ratio(run: Callable[[], Any], plain: Callable[[], Any], repeats: int) -> Ratio:
     """The median of the ratios to a baseline run before and after, so that a noisy machine slows both alike."""
-    return ratios({"run": run}, plain, repeats)["run"]
-
-
-def ratios(runs: Mapping[str, Callable[[], Any]], plain: Callable[[], Any], repeats: int) -> dict[str, Ratio]:
-    """Return the ratios of several calls that take turns, each round between two runs of the baseline."""
-    found: dict[str, list[float]] = {name: [] for name in runs}
-    times: dict[str, list[float]] = {name: [] for name in runs}
+    ratios, times = [], []
     before = timed(plain)
     for _ in range(repeats):
-        spent = {name: timed(run) for name, run in runs.items()}
-        after = timed(plain)
-        for name, seconds in spent.items():
-            found[name].append(2 * seconds / (before + after))
-            times[name].append(seconds)
+        spent, after = timed(run), timed(plain)
+        ratios.append(2 * spent / (before + after))
+        times.append(spent)
         before = after
-    return {name: summary(found[name], times[name]) for name in runs}
-
-
-def summary(values: list[float], times: list[float]) -> Ratio:
-    """Return the median and the extremes of ratios, and the median of times."""
-    return Ratio(statistics.median(values), min(values), max(values), statistics.median(times))
+    return Ratio(statistics.median(ratios), min(ratios), max(ratios), statistics.median(times))
 
 
 def peak_memory(run: Callable[[], Any]) -> float:

@@ -265,8 +265,8 @@ Made by `make bench` (and `make bench-peers`) from measurements in `tools/benchm
 GPU, float32. {stamp}
 
 A time is a multiple of **one plain forward and one backward pass to the input** of the same model on the same input;
-parameters need no gradient. The baseline runs before and after the calls that are compared with it. Given is the median
-of the ratios, with the extremes.
+parameters need no gradient. The baseline runs before and after each call; given is the median of the ratios, with the
+extremes.
 
 - *first*: `whence.explain`, which traces the model and computes the explanation.
 - *warm*: `whence.compile` on an input of a signature that it has captured: the explanation is

@@ -55,15 +55,6 @@ def test_a_ratio_is_to_the_baseline_before_and_after(monkeypatch):
     assert found.seconds == 6
 
 
-def test_several_calls_take_turns_between_two_baselines(monkeypatch):
-    calls = []
-    seconds = {"plain": 2.0, "first": 4.0, "warm": 1.0}
-    monkeypatch.setattr(measure, "timed", lambda run: calls.append(run) or seconds[run])
-    found = measure.ratios({"first": "first", "warm": "warm"}, "plain", 2)
-    assert calls == ["plain", "first", "warm", "plain", "first", "warm", "plain"]
-    assert (found["first"].value, found["warm"].value) == (2.0, 0.5)
-
-
 def test_memory_is_what_a_call_grows_by():
     grown = measure.peak_memory(lambda: bytearray(b"1" * 50_000_000))
     assert grown != grown or 40 < grown < 200  # NaN where the system cannot say

@@ -1,8 +1,8 @@
 """Compare Whence with other libraries, and write ``benchmarks/measured/peers.json``.
 
-Model, input and target are the same for both. Times are multiples of one plain forward + backward to the input, run
-before and after each round of calls: the peer, ``whence.explain``, and a replay by ``whence.compile``. Peers that
-cannot be installed together are run one environment after the other (``--only``); the file keeps the rows of all.
+Model, input and target are the same for the peer, for ``whence.explain``, and for a replay by ``whence.compile``. Times
+are multiples of one plain forward + backward to the input, run before and after each call. Peers that cannot be
+installed together are run one environment after the other (``--only``); the file keeps the rows of all.
 
     python -m tools.benchmarks.peers [--only captum lxt] [--case bert decoder] [--repeats 15]
 """

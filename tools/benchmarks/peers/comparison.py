@@ -13,7 +13,7 @@ from torch import Tensor
 import whence
 from tools.benchmarks import stamp
 from tools.benchmarks.costs import LONG, runs
-from tools.benchmarks.measure import observed, peak_memory, ratios
+from tools.benchmarks.measure import observed, peak_memory, ratio
 from tools.benchmarks.peers.cases import CASES, Case
 from tools.replays import computations
 from whence.evaluation.correlation import rank_correlation
@@ -102,7 +102,7 @@ def measured(
     found = [agreement(scores["theirs"], finish(scores[name])) for name in runs if name != "theirs"]
     worst = max(found, key=lambda one: one["difference"])
     rounds = min(repeats, max(1 if max(seconds.values()) > SLOW else 3, int(SECONDS / sum(seconds.values()))))
-    times = ratios(runs, case.plain, rounds)
+    times = {name: ratio(run, case.plain, rounds) for name, run in runs.items()}
     return worst | {
         "time": {name: r.value for name, r in times.items()},
         "extremes": {name: [r.low, r.high] for name, r in times.items()},
