@@ -51,9 +51,9 @@ freeze: $(READY)
 frozen: $(READY)
 	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error $(BIN)/python -W ignore -m tools.freeze check build/freeze.json
 
-# docs/performance.md from measurements in tools/benchmarks/measured; goes on where it stopped
+# docs/performance.md from measurements in tools/benchmarks/measured; goes on where it stopped, on the same day and commit
 bench: $(READY)
-	@echo "Measuring cost for docs/performance.md (hours on two cores, which should have nothing else to do)"
+	@echo "Measuring cost for docs/performance.md (40 minutes on two cores, which should have nothing else to do)"
 	@HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error $(BIN)/python -W ignore -m tools.benchmarks
 	@HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error $(BIN)/python -W ignore -m tools.docgen
 
@@ -68,7 +68,7 @@ bench-peers:
 	@.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r tools/benchmarks/peers/requirements.txt -e .
 	@test -x .venv-peers-vision/bin/python || $(PYTHON) -m venv .venv-peers-vision
 	@.venv-peers-vision/bin/python -m pip install --quiet --disable-pip-version-check -r tools/benchmarks/peers/requirements-vision.txt -e .
-	@HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error .venv-peers/bin/python -W ignore -m tools.benchmarks.peers --only captum inseq transformers-interpret
+	@HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error .venv-peers/bin/python -W ignore -m tools.benchmarks.peers --only autolrp captum inseq transformers-interpret
 	@HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error .venv-peers-vision/bin/python -W ignore -m tools.benchmarks.peers --only lxt zennit grad-cam
 
 conformance: $(READY)

@@ -11,11 +11,13 @@ import torch
 
 import whence
 from tools.fuzz import properties
+from tools.fuzz.captured import SAME, tried_captured
 from tools.fuzz.case import Case, case_of, draw_case, joined
 from tools.fuzz.grammar import CHOICES, Architecture, drawn, settled
 from tools.fuzz.properties import Outcome, tried
 from tools.fuzz.run import main, reason, run
 from tools.fuzz.shrink import shrunk, simpler, weight
+from whence.explainer.captured import Capture
 
 #: what fuzzing has found, and how it was mended: docs/fuzzing.md
 FOUND: dict[str, str] = {
@@ -194,3 +196,25 @@ def test_refusals_are_counted_by_reason():
 def test_the_plainest_architecture_has_no_words():
     assert Case().words() == "method=conservative-lrp"
     assert Case().architecture == Architecture()
+
+
+def test_captured_explanations_are_those_that_are_computed():
+    """Every method in turns: captured for one input, replayed for another of the same shapes."""
+    report = run(range(26), seed=5, only="captured")
+    assert not report.failures, report.table()
+    assert len(report.named[SAME]) > 8
+
+
+def test_a_replay_that_differs_is_found(monkeypatch):
+    usual = Capture.replay
+
+    def slightly(self, inputs):
+        found = usual(self, inputs)
+        for one in found:
+            one.explanation.scores.mul_(1.01)
+        return found
+
+    monkeypatch.setattr(Capture, "replay", slightly)
+    outcome = tried_captured(case_of(["method=attn-lrp"]))
+    assert (outcome.kind, outcome.name) == ("failed", "replayed")
+    assert "differ by 1.0e-02" in outcome.said

@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 
 import whence
-from tools.benchmarks.kept import DIRECTORY, Kept
+from tools.benchmarks.measurements import DIRECTORY, Measurements
 from whence.datasets import load
 from whence.inputs.sample import batches, collate
 from whence.jobs.dataset_parts import Chunk, ChunkedDataset
@@ -76,7 +76,7 @@ def _bare(chunks: list[Chunk], threads: int) -> float:
     return time.perf_counter() - start
 
 
-def stages(kept: Kept) -> None:
+def stages(made: Measurements) -> None:
     """What a sample costs at each stage, on one core: reading, tokenising, explaining, writing; and its bytes."""
     torch.set_num_threads(1)
     start = time.perf_counter()
@@ -110,14 +110,14 @@ def stages(kept: Kept) -> None:
     stored = sum(path.stat().st_size for path in directory.files.parts.iterdir())
     tokens = sum(len(row) for part in done for row in part.table["tokens"].to_pylist())
     sizes = {"text": given, "sent": sum(sent), "stored": stored, "tokens": tokens}
-    kept.add("stages", {"seconds": spent, "bytes": {name: size / count for name, size in sizes.items()}})
+    made.add("stages", {"seconds": spent, "bytes": {name: size / count for name, size in sizes.items()}})
     for name, seconds in spent.items():
         print(f"{name:<34}{seconds:12.6f} s" + ("" if name == "loading" else " a sample"))
     for name, size in sizes.items():
         print(f"{name:<34}{size / count:12.1f}" + (" a sample" if name == "tokens" else " bytes a sample"))
 
 
-def explained(engine: str, workers: int, kept: Kept) -> None:
+def explained(engine: str, workers: int, made: Measurements) -> None:
     """One run of the command, with the memory of all its processes once a second."""
     out = FOLDER / engine
     shutil.rmtree(out, ignore_errors=True)
@@ -133,7 +133,7 @@ def explained(engine: str, workers: int, kept: Kept) -> None:
     watch.join()
     if code:
         raise SystemExit(f"whence run ended with {code}.")
-    kept.add(engine, {"seconds": seconds, "samples": SENTENCES + REVIEWS, "workers": workers, "memory": seen})
+    made.add(engine, {"seconds": seconds, "samples": SENTENCES + REVIEWS, "workers": workers, "memory": seen})
     print(f"{engine:<8}{seconds:8.1f} s {(SENTENCES + REVIEWS) / seconds:8.1f} samples a second", flush=True)
 
 
@@ -163,27 +163,27 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=["bare", "local", "ray", "stages"])
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
-    kept = Kept("dataset")
+    made = Measurements("dataset")
     for name in options.only:
         if name == "bare":
-            kept.add("bare", {"seconds": bare(options.workers), "samples": SENTENCES + REVIEWS})
-            print(f"bare    {kept.rows['bare']['seconds']:8.1f} s", flush=True)
+            made.add("bare", {"seconds": bare(options.workers), "samples": SENTENCES + REVIEWS})
+            print(f"bare    {made.rows['bare']['seconds']:8.1f} s", flush=True)
         elif name == "stages":
-            stages(kept)
+            stages(made)
         else:
-            explained(name, options.workers, kept)
-    if {"local", "ray"} <= kept.rows.keys():
+            explained(name, options.workers, made)
+    if {"local", "ray"} <= made.rows.keys():
         same = [p.read_bytes() for p in sorted((FOLDER / "local" / "rows").iterdir())] == [
             p.read_bytes() for p in sorted((FOLDER / "ray" / "rows").iterdir())
         ]
         print("the files of both engines are", "the same, byte for byte" if same else "NOT the same")
     for name in ("local", "ray"):
-        if name in kept.rows and "bare" in kept.rows:
-            print(f"{name}: {kept.rows['bare']['seconds'] / kept.rows[name]['seconds']:.0%} of bare")
-    draw(kept)
+        if name in made.rows and "bare" in made.rows:
+            print(f"{name}: {made.rows['bare']['seconds'] / made.rows[name]['seconds']:.0%} of bare")
+    draw(made)
 
 
-def draw(kept: Kept) -> None:
+def draw(made: Measurements) -> None:
     """Memory over time."""
     import matplotlib
 
@@ -192,8 +192,8 @@ def draw(kept: Kept) -> None:
 
     figure, axes = plt.subplots(figsize=(6, 3))
     for name in ("local", "ray"):
-        if name in kept.rows:
-            times, sizes, _ = zip(*kept.rows[name]["memory"], strict=True)
+        if name in made.rows:
+            times, sizes, _ = zip(*made.rows[name]["memory"], strict=True)
             axes.plot(times, sizes, label=name)
     axes.set_xlabel("seconds")
     axes.set_ylabel("MiB, all processes")

@@ -14,8 +14,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import whence
-from tools.benchmarks.kept import Kept
 from tools.benchmarks.measure import peak_memory, ratio
+from tools.benchmarks.measurements import Measurements
 
 PROMPT, WRITTEN = 256, 64
 SIZES = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 6, "intermediate_size": 1024}
@@ -49,7 +49,7 @@ def main() -> None:
     def step() -> None:
         plain(weights=True)
 
-    kept = Kept("generation")
+    made = Measurements("generation")
     to_input(), step()
     base = peak_memory(to_input)
     training = ratio(step, to_input, options.repeats)
@@ -58,7 +58,7 @@ def main() -> None:
         memory = peak_memory(lambda method=method: explained(method))
         found = ratio(lambda method=method: explained(method), to_input, options.repeats)
         row = found._asdict() | {"memory": memory, "base": base, "step": training.value}
-        kept.add(method, row)
+        made.add(method, row)
         print(
             f"{method:<20}{found.value:7.1f} of forward + backward to the input ({found.low:.1f} to {found.high:.1f}), "
             f"{found.value / training.value:.1f} training steps, {memory:.0f} MiB (plain {base:.0f})",

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 import whence
-from tools.benchmarks.kept import Kept
+from tools.benchmarks.measurements import Measurements
 from whence._utils.progress import track
 from whence.datasets import load
 from whence.evaluation.bootstrap import interval
@@ -173,18 +173,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(DATA), default=list(DATA))
     parser.add_argument("--methods", nargs="+", default=METHODS)
-    parser.add_argument("--limit", type=int, help="the first pictures alone; nothing is kept")
+    parser.add_argument("--limit", type=int, help="the first pictures alone; nothing is made")
     options = parser.parse_args()
-    kept = Kept("localisation")
+    made = Measurements("localisation")
     for name in options.only:
         found = {}
         for method in options.methods:
             key = f"{name}/{method}"
-            if options.limit or key not in kept:
+            if options.limit or key not in made:
                 measured = {k: np.array(v).tolist() for k, v in DATA[name](method, options.limit).items()}
                 if not options.limit:
-                    kept.add(key, measured)
-            found[method] = measured if options.limit else kept.rows[key]
+                    made.add(key, measured)
+            found[method] = measured if options.limit else made.rows[key]
         for measure in SHOWN[name]:
             print(f"\n{name}\n\n{table(measure, found)}", flush=True)
 

@@ -41,9 +41,14 @@ def ratio(run: Callable[[], Any], plain: Callable[[], Any], repeats: int) -> Rat
 
 def peak_memory(run: Callable[[], Any]) -> float:
     """MiB by which the resident set grows at most during a call; NaN where the system cannot say."""
+    return observed(run)[0]
+
+
+def observed(run: Callable[[], Any]) -> tuple[float, float]:
+    """Return the growth of memory during a call as :func:`peak_memory` does, and its seconds."""
     status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
     if not reset.exists():
-        return float("nan")
+        return float("nan"), timed(run)
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     reset.write_text("5")
@@ -52,5 +57,5 @@ def peak_memory(run: Callable[[], Any]) -> float:
         return int(next(line for line in status.read_text().splitlines() if line.startswith(key)).split()[1])
 
     before = read("VmRSS")
-    run()
-    return (read("VmHWM") - before) / 1024
+    seconds = timed(run)
+    return (read("VmHWM") - before) / 1024, seconds

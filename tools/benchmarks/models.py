@@ -24,11 +24,16 @@ def vit(batch: int, layers: int = 12) -> tuple[nn.Module, Inputs]:
     return model, {"pixel_values": torch.randn(batch, 3, 224, 224)}
 
 
-def bert(batch: int, tokens: int = 128, layers: int = 12, width: int = 768) -> tuple[nn.Module, Inputs]:
-    """BERT-base."""
+def tiny(batch: int) -> tuple[nn.Module, Inputs]:
+    """BERT with 12 layers of width 32, 32 tokens: most of the time goes into starting operations, not arithmetic."""
+    return bert(batch, tokens=32, width=32, heads=4)
+
+
+def bert(batch: int, tokens: int = 128, layers: int = 12, width: int = 768, heads: int = 0) -> tuple[nn.Module, Inputs]:
+    """BERT-base; without a number of heads, each is 64 wide."""
     config = BertConfig(
-        hidden_size=width, num_hidden_layers=layers, num_attention_heads=width // 64, intermediate_size=4 * width,
-        max_position_embeddings=max(512, tokens), num_labels=10,
+        hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads or width // 64,
+        intermediate_size=4 * width, max_position_embeddings=max(512, tokens), num_labels=10,
     )  # fmt: skip
     ids = torch.randint(1000, 20000, (batch, tokens))
     return BertForSequenceClassification(config), {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
@@ -43,11 +48,19 @@ def llama(batch: int, tokens: int = 1024, layers: int = 12) -> tuple[nn.Module, 
     return LlamaForCausalLM(config), {"input_ids": torch.randint(3, 32000, (batch, tokens))}
 
 
-MODELS: dict[str, Callable[..., tuple[nn.Module, Inputs]]] = {"vit": vit, "bert": bert, "llama": llama}
+MODELS: dict[str, Callable[..., tuple[nn.Module, Inputs]]] = {
+    "tiny": tiny,
+    "vit": vit,
+    "bert": bert,
+    "llama": llama,
+}
+#: models that are measured with one thread; the others with as many as torch has chosen
+SINGLE_THREADED, THREADS = ("tiny",), torch.get_num_threads()
 
 
 def build(name: str, batch: int, **sizes: int) -> tuple[nn.Module, Inputs]:
-    """A model in evaluation mode whose parameters need no gradient, and a batch for it."""
+    """A model in evaluation mode whose parameters need no gradient, and a batch for it; sets the number of threads."""
+    torch.set_num_threads(1 if name in SINGLE_THREADED else THREADS)
     torch.manual_seed(0)
     model, inputs = MODELS[name](batch, **sizes)
     return model.eval().requires_grad_(False), inputs

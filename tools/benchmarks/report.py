@@ -8,68 +8,124 @@ from typing import Any
 import torch
 
 import whence
+from tools.benchmarks import stamp
 from tools.benchmarks.costs import BATCHES
-from tools.benchmarks.kept import Kept
+from tools.benchmarks.limits import LIMITS, TARGET_LIMIT, ModelLimits
+from tools.benchmarks.measurements import DIRECTORY, Measurements
 from tools.benchmarks.models import MODELS
 from tools.benchmarks.peers import table as peers
 from tools.benchmarks.scaling import GROWING, METHODS, TARGETS
 
 PROJECT = Path(__file__).parents[2]
-PAGE, FIGURES = PROJECT / "docs" / "performance.md", PROJECT / "docs" / "performance"
+PAGE = PROJECT / "docs" / "performance.md"
 
-#: what we hold ourselves to, as multiples of a plain forward + backward
-LIMITS = {
+#: what we hold every first explanation of large models to, as multiples of a plain forward + backward
+FIRST_LIMITS = {
     **dict.fromkeys(("conservative-lrp", "attn-lrp", "gradient-x-input"), 1.05),
     **dict.fromkeys(("generic-attention", "grad-cam", "rollout"), 1.25),
     **dict.fromkeys(("transformer-attribution", "lrp"), 2.5),
     **dict.fromkeys(("res-lrp", "libragrad", "legrad"), 1.5),
 }
-WORDS = {"vit": "ViT-B/16", "bert": "BERT-base, 128 tokens", "llama": "a 12-layer decoder, 1,024 tokens"}
+NAMES = {
+    "tiny": "BERT, 12 layers of width 32, 32 tokens",
+    "vit": "ViT-B/16",
+    "bert": "BERT-base, 128 tokens",
+    "llama": "a 12-layer decoder, 1,024 tokens",
+}
+LEAST_MEMORY = 5  # MiB of the baseline, below which a multiple of it says nothing
+Rows = dict[str, dict[str, Any]]
 
 
-def write() -> Path:
-    """Write the page from all measurements that are there; what is not there is left out."""
-    FIGURES.mkdir(parents=True, exist_ok=True)
-    costs, scaling, length = Kept("costs").rows, Kept("scaling").rows, Kept("length").rows
-    parts = [HEAD.format(torch=torch.__version__), *_costs(costs), *_scaling(scaling)]
-    parts += [*_length(length), "## Other libraries", "", PEERS, peers.markdown(peers.load())]
-    PAGE.write_text("\n".join(parts).rstrip() + "\n", encoding="utf-8")
-    return PAGE
+def write(directory: Path = DIRECTORY, into: Path | None = None) -> Path:
+    """Write the page from all measurements that are there; what is not there is left out.
+
+    Args:
+        directory: where the measurements are.
+        into: where page and figures are written; ``docs`` if not given.
+    """
+    page = PAGE if into is None else into / PAGE.name
+    figures = page.parent / "performance"
+    figures.mkdir(parents=True, exist_ok=True)
+    parts = {name: Measurements(name, directory).rows for name in ("costs", "scaling", "length", "page", "job")}
+    every = [row for rows in parts.values() for row in rows.values()]
+    text = [HEAD.format(torch=torch.__version__, stamp=stamp.described(every))]
+    text += [*_limits(parts["costs"], parts["scaling"]), *_costs(parts["costs"])]
+    text += [*_scaling(parts["scaling"], figures), *_length(parts["length"])]
+    text += [*_page(parts["page"]), *_job(parts["job"])]
+    compared = peers.load(directory / peers.FILE.name)
+    text += ["## Other libraries", "", PEERS, f"{stamp.described(compared)}\n", peers.markdown(compared)]
+    page.write_text("\n".join(text).rstrip() + "\n", encoding="utf-8")
+    return page
 
 
-def _costs(rows: dict[str, dict[str, Any]]) -> list[str]:
+def _limits(costs: Rows, scaling: Rows) -> list[str]:
+    """The limits of the project, each with what was measured."""
+    out = ["## Limits", "", LIMITS_TEXT]
+    out += ["| model | method | first, at most | first | warm, at most | warm |", "|---|---|---|---|---|---|"]
+    for limits in LIMITS:
+        for model in limits.models:
+            out += [_limit(costs.get(f"{model}/1/{m}"), NAMES[model], m, limits) for m in limits.methods]
+    out += [
+        "",
+        f"Ten targets (`whence.every`) of BERT-base, 128 tokens, take at most {TARGET_LIMIT} times as long as one:",
+    ]
+    out += ["", "| method | ten targets | replayed |", "|---|---|---|"]
+    for method in METHODS:
+        found = [scaling.get(f"targets-base{warm}/10/{method}") for warm in ("", "-warm")]
+        out.append(f"| `{method}` | " + " | ".join(_within(row, TARGET_LIMIT) for row in found) + " |")
+    return [*out, ""]
+
+
+def _limit(row: dict[str, Any] | None, model: str, method: str, limits: ModelLimits) -> str:
+    found = row or {}
+    first, warm = _within(found.get("first"), limits.first), _within(found.get("warm"), limits.warm)
+    return f"| {model} | `{method}` | {limits.first} | {first} | {limits.warm} | {warm} |"
+
+
+def _within(row: dict[str, Any] | None, limit: float | None) -> str:
+    """A ratio with its extremes, in bold where it is above a limit."""
+    if row is None:
+        return "-"
+    shown = f"{row['value']:.2f}"
+    if row["low"] < row["high"]:
+        shown += f" ({row['low']:.2f} to {row['high']:.2f})"
+    return f"**{shown}**" if limit is not None and row["value"] > limit else shown
+
+
+def _costs(rows: Rows) -> list[str]:
     """A table for each model: time and memory of every method, for each batch size."""
     out = ["## Every method", "", COSTS]
     for name in MODELS:
         batches = [b for b in BATCHES if f"{name}/{b}/plain" in rows]
         if not batches:
             continue
-        base = [rows[f"{name}/{b}/plain"] for b in batches]
-        told = "; ".join(f"batch {b} on {r['threads']} core(s): {r['seconds']:.2f} s, {r['memory']:.0f} MiB, "
-                         f"a training step {r['step']:.2f}"
-                         for b, r in zip(batches, base, strict=True))  # fmt: skip
-        out += [f"### {WORDS[name]}", "", f"Plain forward + backward: {told}.", ""]
-        out += [
-            "| method | at most | " + " | ".join(f"batch {b} | of a step | memory | per second" for b in batches) + " |"
-        ]
-        out += ["|---|---|" + "---|---|---|---|" * len(batches)]
+        base = {b: rows[f"{name}/{b}/plain"] for b in batches}
+        told = "; ".join(f"batch {b} on {r['threads']} core(s): {_time(r['seconds'])}, {r['memory']:.0f} MiB, "
+                         f"a training step {r['step']:.2f}" for b, r in base.items())  # fmt: skip
+        out += [f"### {NAMES[name]}", "", f"Plain forward + backward: {told}.", ""]
+        columns = ["method", "at most"]
+        for b in batches:
+            columns += [f"batch {b}", "warm", "capture", "memory", "warm memory", "per second", "warm per second"]
+        out += ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
         for method in sorted(whence.list_methods()):
-            cells = [
-                _cost(rows.get(f"{name}/{b}/{method}"), method, b, r["step"])
-                for b, r in zip(batches, base, strict=True)
-            ]
-            out.append(f"| `{method}` | {LIMITS.get(method, '')} | " + " | ".join(cells) + " |")
+            limit = None if name == "tiny" else FIRST_LIMITS.get(method)
+            cells = [cell for b in batches for cell in _cost(rows.get(f"{name}/{b}/{method}"), limit, b)]
+            out.append(f"| `{method}` | {limit or ''} | " + " | ".join(cells) + " |")
         out += ["", *_batches(rows, name)]
-    return out
+    return [*out, *_refusals(rows)]
 
 
-def _batches(rows: dict[str, dict[str, Any]], name: str) -> list[str]:
+def _time(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 0.1 else f"{1000 * seconds:.1f} ms"
+
+
+def _batches(rows: Rows, name: str) -> list[str]:
     """The method that gains least from a batch."""
     times = {
-        method: several["seconds"] / one["seconds"]
+        method: several["first"]["seconds"] / one["first"]["seconds"]
         for method in whence.list_methods()
-        if "seconds" in (one := rows.get(f"{name}/1/{method}", {}))
-        and "seconds" in (several := rows.get(f"{name}/8/{method}", {}))
+        if "first" in (one := rows.get(f"{name}/1/{method}", {}))
+        and "first" in (several := rows.get(f"{name}/8/{method}", {}))
     }
     if not times:
         return []
@@ -77,25 +133,70 @@ def _batches(rows: dict[str, dict[str, Any]], name: str) -> list[str]:
     return [f"A batch of 8 takes at most {times[worst]:.1f} times as long as one sample (`{worst}`).", ""]
 
 
-def _cost(row: dict[str, Any] | None, method: str, batch: int, step: float) -> str:
+def _cost(row: dict[str, Any] | None, limit: float | None, batch: int) -> list[str]:
     if row is None:
-        return "- | - | - | -"
+        return ["-"] * 7
     if "error" in row:
-        return "does not apply | - | - | -"
-    limit, value = LIMITS.get(method), row["value"]
-    shown = f"{value:.2f} ({row['low']:.2f} to {row['high']:.2f})" if row["repeats"] > 1 else f"{value:.2f}"
-    shown = f"**{shown}**" if limit is not None and value > limit else shown
-    return f"{shown} | {value / step:.2f} | {row['memory'] / row['base']:.2f} | {batch / row['seconds']:.3g}"
+        return ["does not apply", *["-"] * 6]
+    first, warm, captured = row["first"], row.get("warm"), row.get("captured")
+    return [
+        _within(first, limit),
+        _within(warm, None),
+        f"{captured['value']:.1f}" if captured else "-",
+        _memory(row["memory"], row["base"]),
+        _memory(row.get("warm_memory"), row["base"]),
+        f"{batch / first['seconds']:.3g}",
+        f"{batch / warm['seconds']:.3g}" if warm else "-",
+    ]
 
 
-def _scaling(rows: dict[str, dict[str, Any]]) -> list[str]:
+def _memory(grown: float | None, base: float) -> str:
+    return "-" if grown is None or base < LEAST_MEMORY else f"{grown / base:.2f}"
+
+
+def _refusals(rows: Rows) -> list[str]:
+    """Why some explanations are not captured."""
+    found: dict[str, set[str]] = {}
+    for name, row in rows.items():
+        if row.get("refusal") and row["refusal"] != "not measured":
+            found.setdefault(row["refusal"], set()).add(f"`{name.split('/')[-1]}`")
+    if not found:
+        return []
+    return ["Not captured:", "", *(f"- {', '.join(sorted(m))}: {why}" for why, m in sorted(found.items())), ""]
+
+
+def _page(rows: Rows) -> list[str]:
+    """The first and the tenth explanation of the web page."""
+    if not rows:
+        return []
+    out = ["## The web page", "", PAGE_TEXT, "| model | method | first, ms | tenth, ms | plain, ms |"]
+    out.append("|---|---|---|---|---|")
+    for key, row in rows.items():
+        model, method = key.split("/")
+        times = " | ".join(f"{1000 * row[word]:.1f}" for word in ("first", "tenth", "plain"))
+        out.append(f"| {model} | `{method}` | {times} |")
+    return [*out, ""]
+
+
+def _job(rows: Rows) -> list[str]:
+    """A dataset with captures and without."""
+    if not rows:
+        return []
+    out = ["## A dataset", "", JOB_TEXT, "| explanations | texts | workers | seconds | samples per second |"]
+    out.append("|---|---|---|---|---|")
+    for key, row in rows.items():
+        rate = row["texts"] / row["seconds"]
+        out.append(f"| {key.split('/')[0]} | {row['texts']:,} | {row['workers']} | {row['seconds']:.0f} | {rate:.1f} |")
+    return [*out, ""]
+
+
+def _scaling(rows: Rows, figures: Path) -> list[str]:
     """A figure of what grows, and a table of targets."""
     if not rows:
         return []
-    out = ["## How it grows", "", _figure(rows), "", TARGETS_TEXT]
+    out = ["## How it grows", "", _figure(rows, figures), "", TARGETS_TEXT]
     for name, words in (
         ("small", "6 layers, 384 wide, 128 tokens"),
-        ("short", "BERT-base, 32 tokens"),
         ("base", "BERT-base, 128 tokens"),
     ):
         out += [f"**{words}**", "", "| targets | " + " | ".join(f"`{m}`" for m in METHODS) + " |"]
@@ -103,15 +204,19 @@ def _scaling(rows: dict[str, dict[str, Any]]) -> list[str]:
         for n in TARGETS:
             found = [rows.get(f"targets-{name}/{n}/{m}") for m in METHODS]
             out.append(f"| {n} | " + " | ".join("-" if r is None else f"{r['value']:.2f}" for r in found) + " |")
+        warm = [rows.get(f"targets-{name}-warm/{TARGETS[-1]}/{m}") for m in METHODS]
+        out += [
+            f"| {TARGETS[-1]}, replayed | " + " | ".join("-" if r is None else f"{r['value']:.2f}" for r in warm) + " |"
+        ]
         out.append("")
     return out
 
 
-def _figure(rows: dict[str, dict[str, Any]]) -> str:
+def _figure(rows: Rows, figures: Path) -> str:
     """Time and memory against what grows; returns the line that shows the figure. Without rows it stays as it is."""
     line = "![time and memory against the length, the batch and the layers](performance/scaling.png)"
     if not any(key.split("/")[0] in GROWING for key in rows):
-        return line if (FIGURES / "scaling.png").exists() else ""
+        return line if (figures / "scaling.png").exists() else ""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -137,12 +242,12 @@ def _figure(rows: dict[str, dict[str, Any]]) -> str:
     axes[0, 0].legend(fontsize=7, frameon=False)
     axes[1, 0].legend(fontsize=7, frameon=False)
     figure.tight_layout()
-    figure.savefig(FIGURES / "scaling.png", dpi=130)
+    figure.savefig(figures / "scaling.png", dpi=130)
     plt.close(figure)
     return line
 
 
-def _length(rows: dict[str, dict[str, Any]]) -> list[str]:
+def _length(rows: Rows) -> list[str]:
     """Memory of long inputs."""
     if not rows:
         return []
@@ -157,26 +262,49 @@ def _length(rows: dict[str, dict[str, Any]]) -> list[str]:
 HEAD = """# Performance
 
 Made by `make bench` (and `make bench-peers`) from measurements in `tools/benchmarks/measured`: torch {torch}, no
-GPU, float32. A time is a multiple of **one plain forward and one backward to the input** of the same model on the same
-input, parameters needing no gradient; the baseline is run before and after each call, and the median of the ratios is
-given, with the extremes. A training step also makes the gradients of the weights; "of a step" is the time as a
-multiple of one (without its optimiser).
-"""
-COSTS = """Memory is the growth of the resident set during a call, as a multiple of the baseline's. Bold: more than we
-hold ourselves to. Methods that run the model many times are measured for one sample, those that run it more often the
-more tokens there are on the shortest input alone.
+GPU, float32. {stamp}
 
-What a method with one backward takes beyond the baseline is, for one short text, mostly Python: BERT-base has some 260
-operations, and each is looked at (what kind it is, where its axes come from, what its bias takes). Of a batch, or of a
-longer input, it is a smaller part. `transformer-attribution` makes five products where the baseline makes two.
+A time is a multiple of **one plain forward and one backward pass to the input** of the same model on the same input;
+parameters need no gradient. The baseline runs before and after each call; given is the median of the ratios, with the
+extremes.
+
+- *first*: `whence.explain`, which traces the model and computes the explanation.
+- *warm*: `whence.compile` on an input of a signature that it has captured: the explanation is
+  [replayed](how-to/fast.md).
+- *capture*: the first call of `whence.compile`, which also records the explanation.
 """
-TARGETS_TEXT = """**Several targets** of one input (`whence.every`), as multiples of one: the forward is shared, and the
-backwards go together. One forward and ten backwards are 5.5 times one of each: less than that is what is saved.
+LIMITS_TEXT = """What we hold ourselves to, with one sample. Bold: above the limit.
 """
-LENGTH = """A 6-layer, 384-wide BERT with fused attention, batch 1; each case in a process of its own, growth of its
-largest resident set. Input-level methods keep the kernel fused; methods of maps have those of one layer, or of some of
-its heads, in memory. Checkpoints keep a part of what the backward needs, and give free pages back to the system.
+COSTS = """Memory is the growth of the resident set during a call, as a multiple of the baseline's; it is left out
+where the baseline takes less than 5 MiB. "At most" is the limit of the first explanation; bold: above it. A training
+step computes the gradients of the weights as well, without its optimiser; its time is a multiple of the baseline, too.
+
+Batches of BERT-base and the decoder are measured with five methods. Methods that run the model many times are measured
+few times, on the smallest model all of them, on large models those that take seconds. A capture that would take longer
+than 30 seconds is not measured.
+
+The first explanation takes longer than the baseline mostly because of Python: each operation of the model is traced and
+classified. That share is smaller for larger models, batches and longer inputs, and there is none in a replay.
+`transformer-attribution` computes five matrix products where the baseline computes two.
 """
-PEERS = """The same weights, input and target, in one process; times as above, memory as growth in MiB. Where the method
-is the same, the numbers have to agree.
+TARGETS_TEXT = """**Several targets** of one input (`whence.every`), as multiples of one target: the forward pass is
+shared, and the backward passes are batched. One forward and ten backward passes are 5.5 times one of each. The last
+line compares replays of ten targets with replays of one.
+"""
+LENGTH = """A 6-layer, 384-wide BERT with fused attention, batch 1. Each case runs in a process of its own; memory is
+the growth of its largest resident set. Methods that explain the input keep attention fused. Methods that read
+attention maps hold those of one layer, or of some of its heads, in memory. Checkpoints keep a part of the activations
+and recompute the others.
+"""
+PAGE_TEXT = """Queries through the service of the [web page](serve.md), with different inputs of one shape, in
+milliseconds. The first is the median of three services just started; the tenth is the median of the tenth to
+twentieth. Plain is one forward and backward pass of the model.
+"""
+JOB_TEXT = """`whence run` on sentences of SST-2 with a MiniLM of 6 layers, `conservative-lrp`, batches of 32, with
+captured explanations and without (`--no-capture`), one after the other. Seconds are of the whole command.
+"""
+PEERS = """The same weights, input and target, in one process; times as above, memory as growth in MiB. *Ours* is
+`whence.explain`, *ours, warm* a replay by `whence.compile`; a dash: not captured. Where the method is the same, the
+numbers have to agree. Bold: a peer is ahead by more than 5 % of time, or 10 % and 5 MiB of memory, compared with the
+replay where there is one.
 """

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 import whence
-from tools.benchmarks.kept import Kept
 from tools.benchmarks.measure import peak_memory
+from tools.benchmarks.measurements import Measurements
 
 PROMPT, LONGEST = 1000, 1000  # tokens of the prompt; outputs that are explained token by token
 WAYS: dict[str, dict[str, Any]] = {
@@ -55,7 +55,7 @@ def seconds(run: Callable[[], Any], repeats: int) -> float:
     return statistics.median(times)
 
 
-def measure(kept: Kept, spans: list[int], repeats: int) -> None:
+def measure(made: Measurements, spans: list[int], repeats: int) -> None:
     """Measure what is not there yet."""
     for span in spans:
         model, inputs = build(PROMPT + span)
@@ -71,18 +71,18 @@ def measure(kept: Kept, spans: list[int], repeats: int) -> None:
             runs[way] = functools.partial(whence.explain, model, inputs, "flash-trace", **given)
         for way, run in runs.items():
             slow = way == "token by token"
-            if f"{span}/{way}" in kept or (slow and span > LONGEST):
+            if f"{span}/{way}" in made or (slow and span > LONGEST):
                 continue
             row = {"seconds": seconds(run, 1 if slow else repeats)} | ({} if slow else {"memory": peak_memory(run)})
-            kept.add(f"{span}/{way}", row)
+            made.add(f"{span}/{way}", row)
             print(f"{span:>6} {way:<16}{row['seconds']:9.2f} s", flush=True)
 
 
-def table(kept: Kept) -> str:
+def table(made: Measurements) -> str:
     """What was measured, a row for each span."""
     lines = ["| outputs | forward | " + " | ".join(WAYS) + " | memory |", "|---" * (3 + len(WAYS)) + "|"]
-    for span in sorted({int(name.split("/")[0]) for name in kept.rows}):
-        found = {way: kept.rows.get(f"{span}/{way}", {}) for way in ("forward", *WAYS)}
+    for span in sorted({int(name.split("/")[0]) for name in made.rows}):
+        found = {way: made.rows.get(f"{span}/{way}", {}) for way in ("forward", *WAYS)}
         times = [f"{row['seconds']:.1f} s" if row else "" for row in found.values()]
         lines.append(f"| {span:,} | {' | '.join(times)} | {found['flash-trace']['memory']:.0f} MiB |")
     return "\n".join(lines)
@@ -138,9 +138,9 @@ def main() -> None:
     if options.model:
         recall(options.model, options.gguf)
         return
-    kept = Kept("spans")
-    measure(kept, options.spans, options.repeats)
-    print(table(kept))
+    made = Measurements("spans")
+    measure(made, options.spans, options.repeats)
+    print(table(made))
 
 
 if __name__ == "__main__":

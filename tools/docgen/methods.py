@@ -16,7 +16,11 @@ from tools.docgen.snippets import printed
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SECTION = re.compile(r"^### (.*)$", re.MULTILINE)
-SHORT = {"BERT-base, 128 tokens": "BERT-base", "a 12-layer decoder, 1,024 tokens": "decoder, 1,024 tokens"}
+SHORT = {
+    "BERT, 12 layers of width 32, 32 tokens": "tiny BERT",
+    "BERT-base, 128 tokens": "BERT-base",
+    "a 12-layer decoder, 1,024 tokens": "decoder, 1,024 tokens",
+}
 
 TEXT = """\
 import whence
@@ -46,12 +50,14 @@ class Cost(NamedTuple):
     """Multiples of one forward and backward, as the tables have them; empty if not measured.
 
     Attributes:
-        time: of one sample.
+        time: of one sample, the first explanation.
+        warm: the same of a replay.
         memory: of one sample.
         eight: time of eight samples, as a multiple of that of eight.
     """
 
     time: str
+    warm: str
     memory: str
     eight: str
 
@@ -64,17 +70,24 @@ def costs() -> dict[str, dict[str, Cost]]:
         rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
         for row in rows:
             cell = dict(zip(reversed(rows[0]), reversed(row), strict=False))  # of two columns of a name, the first
-            time, eight = (re.match(r"\**([\d.]+)", cell.get(f"batch {size}", "")) for size in (1, 8))
+            time, warm, memory, eight = (number(cell.get(c, "")) for c in ("batch 1", "warm", "memory", "batch 8"))
             if time and row[0].startswith("`"):
-                cost = Cost(time[1], cell["memory"], eight[1] if eight else "")
+                cost = Cost(time, warm, memory, eight)
                 found.setdefault(row[0].strip("`"), {})[SHORT.get(model, model)] = cost
     return found
+
+
+def number(cell: str) -> str:
+    """The number that a cell begins with, also in bold; empty if it has none."""
+    found = re.match(r"\**([\d.]+)", cell)
+    return found[1] if found else ""
 
 
 def facts(row: dict[str, Any], cost: dict[str, Cost]) -> str:
     """What is known of a method, as a table."""
     times = {model: found.time for model, found in cost.items()}
-    memory = {model: found.memory for model, found in cost.items()}
+    warm = {model: found.warm for model, found in cost.items() if found.warm}
+    memory = {model: found.memory for model, found in cost.items() if found.memory}
     lines = [
         ("shows", row["shows"]),
         ("beware", row["beware"]),
@@ -84,6 +97,7 @@ def facts(row: dict[str, Any], cost: dict[str, Cost]) -> str:
         ("needs", row["needs"]),
         ("passes", f"{passes(row['forwards'], 'forward')}, {passes(row['backwards'], 'backward')}"),
         ("time, of one forward and backward", listed(times)),
+        ("time of a [replay](../how-to/fast.md), of the same", listed(warm)),
         ("memory, of the same", listed(memory)),
     ]
     table = "\n".join(f"| {name} | {value} |" for name, value in lines if value and value != "none")

@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 #: of each library: the method that is compared, on which model, and how the library gets into a model
 PEERS = {
     "captum": ("LayerGradientXActivation, all embeddings", "bert", "hooks on the layers that you name"),
+    "autolrp": ("epsilon rules", "convnet without biases", "wraps the input, and hooks on the autograd graph"),
     "lxt": ("AttnLRP", "decoder", "replaces functions of the architectures that it has a map for"),
     "zennit": ("Gamma(0.25)", "convnet", "hooks on modules: `+`, `@` and `softmax()` are not seen"),
     "inseq": ("integrated_gradients, 32 steps", "decoder", "loads HuggingFace models itself, hooks through Captum"),
@@ -21,9 +22,16 @@ PEERS = {
     "grad-cam": ("HiResCAM, input of the first block", "vit torchvision", "hooks on the layer that you name"),
 }
 NAMES = {"grad-cam": "pytorch-grad-cam"}
-MODELS = {"bert": "BERT", "convnet": "a convolutional net", "decoder": "decoder", "vit torchvision": "ViT"}
+MODELS = {
+    "bert": "BERT",
+    "convnet": "a convolutional net",
+    "convnet without biases": "a convolutional net",
+    "decoder": "decoder",
+    "vit torchvision": "ViT",
+}
 HEAD = (
-    "| library | how it gets into a model | asked for the same | differs by | time: its, ours | MiB: its, ours |\n"
+    "| library | how it gets into a model | asked for the same | differs by | time: its, ours, warm | "
+    "MiB: its, ours, warm |\n"
     "|---|---|---|---|---|---|"
 )
 PAPERS = (
@@ -44,9 +52,14 @@ def table() -> str:
     measured = {(row["peer"], row["its method"], row["model"]): row for row in rows()}
     out = [HEAD]
     for peer, (method, model, way) in PEERS.items():
-        row = measured[peer, method, model]
+        row = measured.get((peer, method, model))
+        if row is None:
+            continue
         ours = row["Whence"].strip("`").split("(")[0]
-        time, memory = (f"{row[f'its {what}']}, {row[f'our {what}']}" for what in ("time", "MiB"))
+        time, memory = (
+            ", ".join(row.get(column, "-") for column in (f"its {what}", f"our {what}", f"our {what}, warm"))
+            for what in ("time", "MiB")
+        )
         asked = f"`{ours}`, {MODELS[model]}"
         out.append(f"| {NAMES.get(peer, peer)} | {way} | {asked} | {row['largest difference']} | {time} | {memory} |")
     return "\n".join([*out, PAPERS])

@@ -97,9 +97,13 @@ class Case:
         """The model, or one whose architecture differs in something."""
         return Model(replace(self.architecture, **changes)).to(DTYPES[self.dtype]).eval()
 
-    def inputs(self) -> dict[str, Tensor]:
-        """A batch, padded where the case says so; what stands at padding is no zero."""
-        a, draw = self.architecture, torch.Generator().manual_seed(a_seed(self))
+    def inputs(self, other: bool = False) -> dict[str, Tensor]:
+        """A batch, padded where the case says so; what stands at padding is no zero.
+
+        Args:
+            other: another batch of the same shapes; its samples have the lengths in reverse order.
+        """
+        a, draw = self.architecture, torch.Generator().manual_seed(a_seed(self) + (500_000 if other else 0))
         dtype = DTYPES[self.dtype]
 
         def ids(length: int) -> Tensor:
@@ -112,7 +116,7 @@ class Case:
             return {"pixel_values": floats(3, 8, 8)}
         out = {"input_ids": ids(self.length)} if a.reads == "ids" else {"values": floats(self.length, 6)}
         if self.padding != "none":
-            out |= self._padded()
+            out |= {name: t.flip(0) if other else t for name, t in self._padded().items()}
         if a.streams == "two":
             out["pixel_values"] = floats(3, 4, 4)
         elif a.streams == "encoder-decoder":

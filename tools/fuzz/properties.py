@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,17 +53,21 @@ class Halfway(Model):
 
 def tried(case: Case) -> Outcome:
     """Try a case; whatever is raised that is no sentence of Whence is a failure."""
+    return outcome_of(_broken if case.breaks else _whole, case)
+
+
+def outcome_of(check: Callable[[Case], str | None], case: Case) -> Outcome:
+    """How a check of a case ends; what it returns is the name of the outcome."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            (_broken if case.breaks else _whole)(case)
+            return Outcome("passed", check(case) or "")
         except FailedError as failed:
             return Outcome("failed", failed.name, str(failed))
         except whence.WhenceError as error:
             return Outcome("refused", type(error).__name__, str(error))
         except Exception as error:  # what is looked for
             return Outcome("failed", f"raised {type(error).__name__}", str(error)[:300])
-    return Outcome("passed")
 
 
 def _broken(case: Case) -> None:
@@ -105,10 +109,15 @@ def readied(model: nn.Module, case: Case) -> nn.Module:
 def explained(case: Case, model: nn.Module, target: Any = ..., inputs: Any = None) -> whence.Explanation:
     """The explanation that the case asks for."""
     given = case.inputs() if inputs is None else inputs
+    return whence.explain(model, given, case.method, placed(case, target), **case.asked)
+
+
+def placed(case: Case, target: Any = ...) -> Any:
+    """The target that the case asks for, or another; of a model that answers for each token, at one of them."""
     target = case.aim() if target is ... else target
     if case.architecture.pool == "every" and not case.architecture.causal and not callable(target):
         target = whence.At(1, target)
-    return whence.explain(model, given, case.method, target, **case.asked)
+    return target
 
 
 def distance(a: whence.Explanation, b: whence.Explanation) -> float:

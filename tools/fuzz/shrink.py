@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from tools.fuzz.case import ASKED, Case, joined
 from tools.fuzz.grammar import CHOICES
-from tools.fuzz.properties import tried
+from tools.fuzz.properties import Outcome, tried
+
+Check = Callable[[Case], Outcome]
 
 
-def shrunk(case: Case, name: str) -> Case:
-    """The plainest case found, by one feature at a time, of which the property ``name`` fails."""
+def shrunk(case: Case, name: str, check: Check = tried) -> Case:
+    """The plainest case found, by one feature at a time, of which the property ``name`` of a check fails."""
     settled = False
     while not settled:
         settled = True
         for plainer in simpler(case):
-            outcome = tried(plainer)
+            outcome = check(plainer)
             if outcome.kind == "failed" and outcome.name == name:
                 case, settled = plainer, False
                 break

@@ -46,6 +46,9 @@ def run(
     trust_remote_code: options.TrustRemoteCode = False,
     allow_pickle: options.AllowPickle = False,
     truncate: options.Truncate = False,
+    no_capture: Annotated[
+        bool, typer.Option("--no-capture", help="Compute each explanation anew: slower, for comparison.")
+    ] = False,
 ) -> None:
     """Explain every sample of a dataset, into parquet files; stopped in whatever way, it goes on with --resume.
 
@@ -65,7 +68,7 @@ def run(
                 options=parse_options(option), engine=engine, workers=workers, address=address, cpus=cpus, gpus=gpus,
                 resume=resume, limit=limit, batch_size=batch_size, shard_size=shard_size, root=data, split=split,
                 columns=parse_pairs(column), device=device, dtype=dtype, trust_remote_code=trust_remote_code,
-                allow_pickle=allow_pickle, truncate=truncate,
+                allow_pickle=allow_pickle, truncate=truncate, capture=not no_capture,
             )  # fmt: skip
         _print_job(job, out, allow_failures)
 

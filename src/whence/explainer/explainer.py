@@ -81,13 +81,14 @@ class Explainer:
         dtype: torch.dtype | str = torch.float32,
         trust_remote_code: bool = False,
         allow_pickle: bool = False,
+        capture: bool = True,
         **options: Any,
     ) -> Explainer:
         """Load a model and its processor.
 
         Args:
             name: a directory, or an id on the HuggingFace hub.
-            modality, truncate, device: as for :class:`Explainer`.
+            modality, truncate, device, capture: as for :class:`Explainer`.
             dtype: precision; ``"auto"`` keeps that of the file.
             trust_remote_code: run Python code that comes with the model. Off: such code can do anything.
             allow_pickle: open weights that are pickled. Off: a pickle can run any code.
@@ -95,12 +96,17 @@ class Explainer:
         """
         model = load_model(str(name), dtype, trust_remote_code, allow_pickle, **options)
         processor = load_processor(str(name), model, trust_remote_code, **options)
-        return cls(model, processor, modality=modality, truncate=truncate, device=device)
+        return cls(model, processor, modality=modality, truncate=truncate, device=device, capture=capture)
 
     @property
     def modality(self) -> str:
         """The modality of its inputs; ``"tensors"`` if it has no processor."""
         return "tensors" if self.reader is None else self.reader.kind
+
+    @property
+    def captures_explanations(self) -> bool:
+        """Whether explanations are captured, and replayed for later inputs of the same shape."""
+        return self._captures is not None
 
     @property
     def compares(self) -> bool:

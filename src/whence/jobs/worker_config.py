@@ -62,6 +62,7 @@ class WorkerConfig:
             "batch size": self.batch_size,
             "precision": str(next((p.dtype for p in model.parameters()), "")).removeprefix("torch."),
             "truncate": bool(self.loading.get("truncate", True)),
+            "capture": explainer.captures_explanations,
         }  # fmt: skip
 
 

@@ -115,6 +115,15 @@ def test_rows_are_the_same_to_the_bit_from_several_processes(reviews, tmp_path):
 # -- failures ----------------------------------------------------------------------------------------------------------
 
 
+def test_rows_are_the_same_without_captures(reviews, explainer, tmp_path):
+    """Batches that are captured are padded to a multiple of eight tokens, which changes roundings."""
+    captured = rows(run(reviews, explainer, tmp_path / "captured").directory)
+    plain = rows(run(reviews, str(SENTIMENT), tmp_path / "plain", capture=False).directory)
+    for one, other in zip(captured, plain, strict=True):
+        assert one["tokens"] == other["tokens"]
+        assert one["scores"] == pytest.approx(other["scores"], rel=1e-3, abs=1e-5)
+
+
 def test_what_fails_is_a_row_with_its_reason(explainer, tmp_path):
     path = tmp_path / "some.jsonl"
     good = [json.dumps({"text": t}) for t in texts(6)]
@@ -197,6 +206,9 @@ def test_another_run_is_refused_with_what_changed(reviews, explainer, tmp_path):
         run(reviews, explainer, out, method="rollout", limit=10, resume=True)
     with pytest.raises(whence.FileError, match="limit: 10 then, null now"):
         run(reviews, explainer, out, resume=True)
+    plain = whence.Explainer.from_pretrained(SENTIMENT, truncate=False, capture=False)
+    with pytest.raises(whence.FileError, match="capture: true then, false now"):
+        run(reviews, plain, out, limit=10, resume=True)
     other = whence.Explainer.from_pretrained(SENTIMENT, truncate=False)
     other.model.classifier.bias.data += 1
     with pytest.raises(whence.FileError, match="model fingerprint: "):

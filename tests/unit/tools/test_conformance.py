@@ -10,11 +10,15 @@ import torch
 from torch import nn
 
 import whence
-from tools.conformance import families  # noqa: F401  # adds them
+from tools.conformance import (
+    captured,
+    families,  # noqa: F401  # adds them
+)
 from tools.conformance.checks import CHEAP, Row, row
 from tools.conformance.family import FAMILIES
 from tools.conformance.run import cells, regressions
 from tools.conformance.timm_matrix import MODELS, main
+from whence.explainer.captured import Capture
 
 SAMPLE = [
     "BERT", "GPT-2", "T5", "ViT", "DETR", "Wav2Vec2", "CLIP", "LLaVA", "FLAVA", "PatchTST", "TAPAS", "nn.Transformer",
@@ -97,3 +101,19 @@ def test_the_matrix_of_timm_does_what_it_says(monkeypatch, capsys):
     monkeypatch.setitem(MODELS, "vit_tiny_patch16_224", MODELS["vit_tiny_patch16_224"]._replace(attentions=5))
     assert main(["--only", "vit_tiny_patch16_224"]) == 1
     assert "5 expected" in capsys.readouterr().out
+
+
+def test_captured_explanations_are_compared_with_usual_ones(monkeypatch):
+    assert captured.outcome(FAMILIES["BERT"], "attn-lrp") == "replayed"
+    assert captured.outcome(FAMILIES["BERT"], "occlusion").startswith("not captured: ")
+    assert captured.outcome(FAMILIES["BERT"], "dave") == ""
+    usual = Capture.replay
+
+    def slightly(self, inputs):
+        found = usual(self, inputs)
+        for one in found:
+            one.explanation.scores.mul_(1.01)
+        return found
+
+    monkeypatch.setattr(Capture, "replay", slightly)
+    assert captured.outcome(FAMILIES["BERT"], "attn-lrp") == "DIFFERENT by 1e-02"

@@ -48,8 +48,9 @@ def test_the_same_method_agrees_and_is_measured():
     assert row["difference"] < 1e-6
     assert row["rank_correlation"] == pytest.approx(1)
     assert row["whence"] == 'gradient-x-input(at="token")'
-    assert all(row["time"][who] > 0 for who in ("theirs", "ours"))
-    assert set(row["memory"]) == {"plain", "theirs", "ours"}
+    assert all(row["time"][who] > 0 for who in ("theirs", "ours", "warm"))
+    assert set(row["memory"]) == {"plain", "theirs", "ours", "warm"}
+    assert {"date", "commit"} <= row.keys()
     assert not table.disagreeing([row])
 
 
@@ -103,7 +104,8 @@ def test_label():
 ROW = {
     "peer": "a", "version": "1.0", "method": "m", "case": "bert", "whence": "lrp", "same": True, "note": "",
     "torch": "2", "transformers": "5", "threads": 2, "difference": 1e-6, "rank_correlation": 1.0,
-    "time": {"theirs": 2.0, "ours": 1.25}, "memory": {"theirs": 20.0, "ours": 10.0, "plain": 9.0},
+    "time": {"theirs": 2.0, "ours": 1.25, "warm": 0.5},
+    "memory": {"theirs": 20.0, "ours": 10.0, "warm": 8.0, "plain": 9.0},
 }  # fmt: skip
 
 
@@ -117,10 +119,24 @@ def test_table():
     lines = [line for line in page.splitlines() if line.startswith("|")]
     assert len(lines) == 2 + len(rows)
     assert {line.replace("\\|", "").count("|") for line in lines} == {len(table.HEAD) + 1}
-    assert "| a | bert | m | `lrp` | 1e-06 | 1.000 | 2 | 1.25 | 20 | 10 | 9 |  |" in lines
+    assert "| a | bert | m | `lrp` | 1e-06 | 1.000 | 2 | 1.25 | 0.5 | 20 | 10 | 8 | 9 |  |" in lines
     assert "`OSError: a \\| b`" in lines[3]
     assert "another method" in lines[4]
     assert page.endswith("- a 1.0, b 1.0: torch 2, transformers 5, threads: 2\n")
+
+
+def test_rows_in_which_a_peer_is_ahead_are_marked():
+    ahead = ROW | {"time": {"theirs": 0.4, "ours": 1.25, "warm": 0.5}}
+    level = ROW | {"time": {"theirs": 0.48, "ours": 1.25, "warm": 0.5}}
+    larger = ROW | {"memory": {"theirs": 20.0, "ours": 26.0, "plain": 9.0}}
+    assert table.behind([ROW, ahead, level, larger, failed(error="E")]) == [ahead, larger]
+    assert "| 0.4 | 1.25 | **0.5** |" in table.markdown([ahead])
+    assert "| 20 | **26** | - | 9 |" in table.markdown([larger])
+
+
+def test_a_method_that_is_not_captured_has_no_warm_time():
+    made = compared(lambda case: lambda: torch.ones(7), whence="occlusion", options=lambda case: {})
+    assert made.warm(tiny(), {}) is None
 
 
 def test_only_the_same_method_must_agree():

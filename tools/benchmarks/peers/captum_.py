@@ -117,6 +117,22 @@ COMPARISONS = [
     ),
     Comparison(
         "captum",
+        "LayerGradientXActivation, all embeddings",
+        "bert_base",
+        gradient_x_embeddings,
+        "gradient-x-input",
+    ),
+    Comparison(
+        "captum",
+        f"LayerIntegratedGradients, {STEPS} steps",
+        "bert_base",
+        integrated_words,
+        "integrated-gradients",
+        from_padding,
+        note=f"from the embedding of padding; {AT_ONCE}",
+    ),
+    Comparison(
+        "captum",
         "LayerGradientXActivation, word embeddings",
         "decoder",
         gradient_x_words,

@@ -85,12 +85,20 @@ def text(words: int) -> str:
 
 def bert() -> Case:
     """BERT, 6 layers × 384, 128 tokens."""
+    return _bert(hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536)
+
+
+def bert_base() -> Case:
+    """BERT-base: 12 layers × 768, 128 tokens."""
+    return _bert(hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072)
+
+
+def _bert(**sizes: int) -> Case:
     from transformers import BertConfig, BertForSequenceClassification
 
     torch.manual_seed(0)
     special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
     words, made = text(126), tokenizer(special, "[CLS] $A [SEP]")
-    sizes = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
     ids = made(words, return_tensors="pt")["input_ids"]
     types = torch.zeros_like(ids)
     types[:, -1] = 1  # as transformers-interpret has it, whatever it is given; so the others get it, too
@@ -134,12 +142,23 @@ def vit_torchvision() -> Case:
 
 def convnet() -> Case:
     """Four convolutions and two linear layers, 224 pixels: no Transformer."""
+    return _convnet(bias=True)
+
+
+def convnet_without_biases() -> Case:
+    """The same without biases."""
+    return _convnet(bias=False)
+
+
+def _convnet(bias: bool) -> Case:
     torch.manual_seed(0)
     layers: list[nn.Module] = []
     for before, after in [(3, 32), (32, 64), (64, 128), (128, 128)]:
-        layers += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
-    layers += [nn.Flatten(), nn.Linear(128 * 14 * 14, 256), nn.ReLU(), nn.Linear(256, 100)]
+        layers += [nn.Conv2d(before, after, 3, padding=1, bias=bias), nn.ReLU(), nn.MaxPool2d(2)]
+    layers += [nn.Flatten(), nn.Linear(128 * 14 * 14, 256, bias=bias), nn.ReLU(), nn.Linear(256, 100, bias=bias)]
     return case(nn.Sequential(*layers), {"input": torch.randn(1, 3, 224, 224)})
 
 
-CASES: dict[str, Callable[[], Case]] = {f.__name__: f for f in (bert, decoder, vit, vit_torchvision, convnet)}
+CASES: dict[str, Callable[[], Case]] = {
+    f.__name__: f for f in (bert, bert_base, decoder, vit, vit_torchvision, convnet, convnet_without_biases)
+}

@@ -11,11 +11,16 @@ import torch
 from torch import Tensor
 
 import whence
-from tools.benchmarks.measure import peak_memory, ratio
+from tools.benchmarks import stamp
+from tools.benchmarks.costs import LONG, runs
+from tools.benchmarks.measure import observed, peak_memory, ratio
 from tools.benchmarks.peers.cases import CASES, Case
+from tools.replays import computations
 from whence.evaluation.correlation import rank_correlation
 
 Scores = Callable[[], Tensor]  # an explanation, from the input to its scores
+#: seconds that the repeats of one comparison may take, if there are more than 3; and from which on a call is slow
+SECONDS, SLOW = 10, 4
 
 
 def nothing(case: Case) -> dict[str, Any]:
@@ -52,6 +57,7 @@ class Comparison:
     def about(self) -> dict[str, Any]:
         """What is known before anything is run."""
         names = {"peer": self.peer, "version": version(self.peer), "method": self.method, "case": self.case}
+        names |= stamp.current()
         return names | {"whence": self.whence, "same": self.same, "note": self.note, **environment()}
 
     def row(self, repeats: int) -> dict[str, Any]:
@@ -61,7 +67,8 @@ class Comparison:
             case = CASES[self.case]()
             options = self.options(case)
             about["whence"] = label(self.whence, options)
-            return about | measured(case, self.theirs(case), self.ours(case, options), self.finish, repeats)
+            theirs, ours, warm = self.theirs(case), self.ours(case, options), self.warm(case, options)
+            return about | measured(case, theirs, ours, warm, self.finish, repeats)
         except Exception as error:
             return about | {"error": first_line(error)}
 
@@ -70,17 +77,51 @@ class Comparison:
         options = {"target": case.target, **options}
         return lambda: whence.explain(case.model, case.inputs, self.whence, **options).scores[0]
 
+    def warm(self, case: Case, options: dict[str, Any]) -> Scores | None:
+        """Whence on the same case, replayed; ``None`` if it is not captured."""
+        if runs(self.whence) >= LONG:
+            return None
+        options = {"target": case.target, **options}
+        target = options.pop("target")
+        compiled = whence.compile(case.model, self.whence, **options)
+        compiled(case.inputs, target)
+        with computations() as computed:
+            compiled(case.inputs, target)
+        return None if computed else lambda: compiled(case.inputs, target).scores[0]
+
 
 def measured(
-    case: Case, theirs: Scores, ours: Scores, finish: Callable[[Tensor], Tensor], repeats: int
+    case: Case, theirs: Scores, ours: Scores, warm: Scores | None, finish: Callable[[Tensor], Tensor], repeats: int
 ) -> dict[str, Any]:
-    """Agreement, time as a multiple of the case's plain forward and backward, and growth of memory in MiB."""
+    """Return agreement, times as multiples of the case's plain forward and backward, and growth of memory in MiB."""
     case.plain()
-    out: dict[str, Any] = agreement(theirs(), finish(ours()))
-    runs: dict[str, Callable[[], Any]] = {"theirs": theirs, "ours": ours}
-    memory = {name: peak_memory(run) for name, run in {"plain": case.plain, **runs}.items()}
-    times = {name: ratio(run, case.plain, repeats)[0] for name, run in runs.items()}
-    return out | {"time": times, "memory": memory}
+    runs: dict[str, Scores] = {"theirs": theirs, "ours": ours} | ({"warm": warm} if warm else {})
+    memory, scores, seconds = {"plain": peak_memory(case.plain)}, {}, {}
+    for name, run in runs.items():
+        memory[name], scores[name], seconds[name] = _observed(run)
+    found = [agreement(scores["theirs"], finish(scores[name])) for name in runs if name != "theirs"]
+    worst = max(found, key=lambda one: one["difference"])
+    rounds = min(repeats, max(1 if max(seconds.values()) > SLOW else 3, int(SECONDS / sum(seconds.values()))))
+    times = {name: ratio(run, case.plain, rounds) for name, run in runs.items()}
+    return worst | {
+        "time": {name: r.value for name, r in times.items()},
+        "extremes": {name: [r.low, r.high] for name, r in times.items()},
+        "memory": memory,
+        "repeats": rounds,
+    }
+
+
+def _observed(run: Scores) -> tuple[float, Tensor, float]:
+    """Return growth of memory, scores and seconds of a call; of quick ones those of the second call."""
+    found: list[Tensor] = []
+
+    def once() -> None:
+        found[:] = [run()]
+
+    memory, seconds = observed(once)
+    if seconds < SLOW:
+        memory, seconds = observed(once)
+    return memory, found[0], seconds
 
 
 def agreement(theirs: Tensor, ours: Tensor) -> dict[str, float]:

@@ -85,6 +85,7 @@ COMPARISONS = [
     Comparison("lxt", "AttnLRP", "decoder", text("attnLRP", "llama"), "attn-lrp", lambda case: {"at": "token"}),
     Comparison("lxt", "CP-LRP", "decoder", text("cp_LRP", "llama"), "conservative-lrp", lambda case: {"at": "token"}),
     Comparison("lxt", "AttnLRP", "bert", text("attnLRP", "bert"), "attn-lrp", lambda case: {"at": "token"}),
+    Comparison("lxt", "AttnLRP", "bert_base", text("attnLRP", "bert"), "attn-lrp", lambda case: {"at": "token"}),
     Comparison(
         "lxt",
         "CP-LRP with gamma rules",

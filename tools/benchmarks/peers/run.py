@@ -6,11 +6,12 @@ import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
-from tools.benchmarks.peers import captum_, grad_cam_, inseq_, lxt_, transformers_interpret_, zennit_
+from tools.benchmarks.peers import autolrp_, captum_, grad_cam_, inseq_, lxt_, transformers_interpret_, zennit_
 from tools.benchmarks.peers.comparison import first_line
 from tools.benchmarks.peers.table import Row
 
 PEERS = {
+    "autolrp": autolrp_.COMPARISONS,
     "captum": captum_.COMPARISONS,
     "grad-cam": grad_cam_.COMPARISONS,
     "inseq": inseq_.COMPARISONS,

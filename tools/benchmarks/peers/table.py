@@ -12,8 +12,10 @@ FILE = Path(__file__).parents[2] / "measured" / "peers.json"
 LIMIT = 1e-4  # of the largest score: what float32 may make of the same method
 HEAD = [
     "peer", "model", "its method", "Whence", "largest difference", "rank correlation",
-    "its time", "our time", "its MiB", "our MiB", "plain MiB", "",
+    "its time", "our time", "our time, warm", "its MiB", "our MiB", "our MiB, warm", "plain MiB", "",
 ]  # fmt: skip
+#: how much more counts as noise: of the peer's median time; of its memory, and MiB besides
+TIME_NOISE, MEMORY_NOISE = 1.05, (1.1, 5)
 
 
 def load(file: Path = FILE) -> list[Row]:
@@ -46,16 +48,46 @@ def cells(row: Row) -> list[str]:
     names = [row["peer"], row["case"].replace("_", " "), row["method"], f"`{row['whence']}`"]
     if "error" in row:
         note = f"{row['note']}: " if row["note"] else ""
-        return [*names, *["-"] * 7, f"{note}`{row['error']}`"]
-    time, memory = row["time"], row["memory"]
+        return [*names, *["-"] * 9, f"{note}`{row['error']}`"]
+    bold = {("time", compared(row["time"])): slower(row), ("memory", compared(row["memory"])): larger(row)}
+
+    def shown(what: str, who: str, form: str) -> str:
+        value = row[what].get(who)
+        text = "-" if value is None else format(value, form)
+        return f"**{text}**" if bold.get((what, who)) else text
+
     return [
         *names,
         difference(row["difference"]) if row["same"] else "another method",
         f"{row['rank_correlation']:.3f}",
-        *(f"{time[who]:.3g}" for who in ("theirs", "ours")),
-        *(f"{memory[who]:.0f}" for who in ("theirs", "ours", "plain")),
+        *(shown("time", who, ".3g") for who in ("theirs", "ours", "warm")),
+        *(shown("memory", who, ".0f") for who in ("theirs", "ours", "warm", "plain")),
         row["note"],
     ]
+
+
+def compared(values: dict[str, float]) -> str:
+    """Which of ours is compared with the peer: the replay where there is one."""
+    return "warm" if "warm" in values else "ours"
+
+
+def slower(row: Row) -> bool:
+    """Whether ours takes longer than the peer, beyond noise."""
+    time = row["time"]
+    return bool(time[compared(time)] > TIME_NOISE * time["theirs"])
+
+
+def larger(row: Row) -> bool:
+    """Whether ours takes more memory than the peer, beyond noise."""
+    memory = row["memory"]
+    ours, theirs = memory[compared(memory)], memory["theirs"]
+    share, least = MEMORY_NOISE
+    return bool(ours > share * theirs and ours > theirs + least)
+
+
+def behind(rows: Iterable[Row]) -> list[Row]:
+    """The rows in which a peer is ahead of ours, replayed where it can be, in time or in memory."""
+    return [row for row in rows if "error" not in row and (slower(row) or larger(row))]
 
 
 def difference(value: float) -> str:
