@@ -29,6 +29,10 @@ LOGARITHMIC = {"log_softmax", "logsumexp", "amax", "max"}
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 #: what a sum may leave of 0
 ROUNDING = {torch.float64: 1e-13, torch.float32: 1e-6}
+#: types in which a function that is nearly a softmax (with capped scores) cannot be told from one: scores of these types
+#: are tried in double precision, and further apart
+HALF = {torch.float16, torch.bfloat16}
+WIDE = 3.0
 #: operations that may be the last step of a softmax
 COMPLETING = {"div", "mul", "exp", "exp2", *ops.SOFTMAX}
 #: how many tensors between a softmax and its scores are tried
@@ -247,6 +251,8 @@ def _tolerance(dtype: torch.dtype) -> float:
 def _tried(function: Callable[[Tensor, int], Tensor], node: Node) -> Scores | None:
     """Return in which way a function of a tensor is a softmax of it; ``None`` if it is not."""
     values = [sample(node, 0), sample(node, 1)]
+    if node.dtype in HALF:
+        values = [WIDE * x.double() for x in values]
     try:
         with torch.no_grad():
             made = [function(x, -1) for x in values]
@@ -255,11 +261,19 @@ def _tried(function: Callable[[Tensor, int], Tensor], node: Node) -> Scores | No
     if any(m.shape != node.shape for m in made):
         return None
     dims = [dim for dim in range(-1, -len(node.shape) - 1, -1) if node.shape[dim] > 1]
-    return next((found for dim in dims if (found := softmax_in(values, made, dim, node.dtype)) is not None), None)
+    dtype = made[0].dtype
+    return next((found for dim in dims if (found := softmax_in(values, made, dim, dtype)) is not None), None)
 
 
 def softmax_in(scores: list[Tensor], maps: list[Tensor], dim: int, dtype: torch.dtype) -> Scores | None:
-    """Return in which way two maps are the softmax of two scores; ``None`` if they are not."""
+    """Return in which way two maps are the softmax of two scores; ``None`` if they are not.
+
+    Args:
+        scores: the scores.
+        maps: the maps.
+        dim: the dimension of keys.
+        dtype: the type in which maps were rounded.
+    """
     x, made = [t.double() for t in scores], [t.double() for t in maps]
     if any(bool((m < 0).any()) for m in made):  # a masked key may be left with a rounding error
         made = [torch.where(m.abs() < ROUNDING.get(dtype, 1e-2), 0.0, m) for m in made]
@@ -269,8 +283,9 @@ def softmax_in(scores: list[Tensor], maps: list[Tensor], dim: int, dtype: torch.
     logs = [torch.where(seen, m, 1.0).log() for m in made]
     change, apart = (_centred(seen, a - b, dim) for a, b in (logs, x))
     size = float(apart.square().sum())
+    allowed = _tolerance(dtype) * (1 if dtype in HALF and scores[0].dtype not in HALF else 10)
     factor = float((change * apart).sum()) / size if size else 0.0
-    if factor <= 0 or not bool(((change - factor * apart).abs() < _tolerance(dtype) * 10).all()):
+    if factor <= 0 or not bool(((change - factor * apart).abs() < allowed).all()):
         return None
     factor = 1.0 if abs(factor - 1) < _tolerance(dtype) else factor
     bias = torch.where(seen, logs[0] - factor * x[0], -math.inf)
