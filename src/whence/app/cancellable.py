@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from torch import nn
 
+from ..capture.model_state import Observer
 from ..errors import WhenceError
 
 T = TypeVar("T")
@@ -74,14 +75,14 @@ _current_task: ContextVar[CancellableTask | None] = ContextVar("current_task", d
 
 
 def make_cancellable(model: nn.Module) -> None:
-    """Let the current task be cancelled before each forward pass of a model."""
+    """Let the current task be cancelled before each forward pass of a model; replays of captures are too short."""
 
     def hook(*_: Any) -> None:
         task = _current_task.get()
         if task is not None:
             task.count_pass()
 
-    model.register_forward_pre_hook(hook)
+    model.register_forward_pre_hook(Observer(hook))
 
 
 class RunningTask(Generic[T]):

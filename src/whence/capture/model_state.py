@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -18,6 +19,24 @@ SAMPLE = 16
 DEPTH = 3
 
 _OPAQUE = (Tensor, nn.Module, type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
+
+
+@dataclass(frozen=True)
+class Observer:
+    """A forward hook that changes nothing: a replay may leave it out.
+
+    Attributes:
+        hook: called with the arguments of a forward hook, or of one before the forward pass.
+
+    Example:
+        >>> model.register_forward_pre_hook(Observer(lambda module, args: print("running")))
+    """
+
+    hook: Callable[..., object]
+
+    def __call__(self, *args: Any) -> None:
+        """Call the hook, and ignore what it returns."""
+        self.hook(*args)
 
 
 class ModelState:
@@ -38,7 +57,8 @@ class ModelState:
         self._tensors: dict[int, Tensor] = {}
         seen: set[int] = set()
         for module in model.modules():
-            if module._forward_hooks or module._forward_pre_hooks:
+            hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+            if not all(isinstance(hook, Observer) for hook in hooks):
                 raise CaptureError("the model has forward hooks, whose code a replay would not run")
             self._look(module.__dict__, seen, DEPTH)
         known = {t.data_ptr() for t in self._tensors.values()}

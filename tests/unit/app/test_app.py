@@ -22,6 +22,7 @@ from PIL import Image
 import whence
 from tests.support import tiny
 from tests.support.command_line import command_refused
+from tools.replays import computations
 from whence.app import html_fragments
 from whence.app.callbacks import PageCallbacks
 from whence.app.cancellable import CancellableTask, CancelledError, RunningTask, make_cancellable
@@ -85,6 +86,18 @@ def test_what_a_word_drew_on_is_told_where_it_is_known(service):
     assert unknown.pairs is None
     page = html_fragments.explanation_cards(result.methods)
     assert page.count("data-drew=") == len(known.words[0])
+
+
+def test_later_answers_are_replayed(service):
+    texts = [f"A {word} film." for word in ("good", "bad", "long", "dull", "fine", "warm", "great", "slow")]
+    with computations() as computed:
+        for text in texts[:6]:
+            ask(service, text=text)
+        before = len(computed)
+        for text in texts[6:]:
+            ask(service, text=text)
+    assert before >= 5
+    assert len(computed) == before
 
 
 def test_a_method_that_refuses_says_why_beside_the_others(service):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from whence.capture.model_state import ModelState
+from whence.capture.model_state import ModelState, Observer
 from whence.capture.tape import CaptureError
 
 
@@ -127,3 +127,15 @@ def test_a_tensor_outside_the_model_is_noticed():
     assert state.holds()
     table.add_(1)
     assert not state.holds()
+
+
+def test_a_hook_that_only_observes_is_allowed_and_one_more_is_noticed():
+    model, seen = Model(), []
+    model.register_forward_pre_hook(Observer(lambda module, args: seen.append(args)))
+    state = ModelState(model)
+    assert state.holds()
+    assert torch.equal(model.layer(torch.ones(3)), model.layer(torch.ones(3)))
+    model.register_forward_pre_hook(lambda module, args: None)
+    assert not state.holds()
+    with pytest.raises(CaptureError, match="hooks"):
+        ModelState(model)

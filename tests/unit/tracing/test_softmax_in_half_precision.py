@@ -11,6 +11,7 @@ CASES = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("words", CASES)
 def test_which_operations_are_recognised_does_not_depend_on_the_input(words):
     case = case_of(words.split())

@@ -8,6 +8,7 @@ shows whether it is their softmax.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import math
@@ -22,7 +23,7 @@ from .. import operations as ops
 from ..node import Node
 from ..op_call import Call
 from ..replay import Recipe, UnknownFunctionError, dominator, evaluate, restored, sample
-from .softmax import Scores, softmax_in, softmax_of
+from .softmax import HALF, WIDE, Scores, softmax_in, softmax_of
 
 Usual = Callable[[], Tensor]
 
@@ -329,22 +330,34 @@ def _without_ones(shape: torch.Size) -> list[int]:
 
 def _tried(run: Callable[..., Tensor], operands: _Operands | _Pooling) -> Scores | None:
     """Return in which way a function is an attention of some queries, keys and values; ``None`` if it is not."""
+    if operands.value.dtype in HALF:
+        with contextlib.suppress(RuntimeError):  # of a product with what the model has cast to half precision
+            return _tried_in(run, operands, torch.float64, WIDE**0.5)
+    return _tried_in(run, operands, operands.value.dtype, 1.0)
+
+
+def _tried_in(
+    run: Callable[..., Tensor], operands: _Operands | _Pooling, dtype: torch.dtype, scale: float
+) -> Scores | None:
+    """Return the same, tried with numbers of some type and size."""
     roots = operands.roots
-    samples = [{root: sample(root, i + 2 * j) for j, root in enumerate(roots)} for i in (0, 1)]
+    samples = [{root: scale * sample(root, i + 2 * j).to(dtype) for j, root in enumerate(roots)} for i in (0, 1)]
     scores = [operands.scores(*(given[root] for root in roots)) for given in samples]
-    maps = [_map(run, operands.value, given, made.shape) for given, made in zip(samples, scores, strict=True)]
+    maps = [_map(run, operands.value, given, made.shape, dtype) for given, made in zip(samples, scores, strict=True)]
     found = [map_ for map_ in maps if map_ is not None]
-    return softmax_in(scores, found, -1, operands.value.dtype) if len(found) == 2 else None
+    return softmax_in(scores, found, -1, found[0].dtype) if len(found) == 2 else None
 
 
-def _map(run: Callable[..., Tensor], value: Node, roots: dict[Node, Tensor], shape: torch.Size) -> Tensor | None:
+def _map(
+    run: Callable[..., Tensor], value: Node, roots: dict[Node, Tensor], shape: torch.Size, dtype: torch.dtype
+) -> Tensor | None:
     """Return the map of an attention: what it makes of values that are 1 at one key, 0 at all others."""
     keys, width = value.shape[-2:]
     columns = []
     for start in range(0, keys, width):
-        one = torch.zeros(keys, width, dtype=value.dtype, device=value.device)
+        one = torch.zeros(keys, width, dtype=dtype, device=value.device)
         count = min(width, keys - start)
-        one[start : start + count, :count] = torch.eye(count, dtype=value.dtype, device=value.device)
+        one[start : start + count, :count] = torch.eye(count, dtype=dtype, device=value.device)
         made = run(functools.partial(evaluate, given={**roots, value: one.expand(value.shape)}))
         if made.shape != (*shape[:-1], width):
             return None

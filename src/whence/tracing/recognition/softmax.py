@@ -29,8 +29,8 @@ LOGARITHMIC = {"log_softmax", "logsumexp", "amax", "max"}
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 #: what a sum may leave of 0
 ROUNDING = {torch.float64: 1e-13, torch.float32: 1e-6}
-#: types in which a function that is nearly a softmax (with capped scores) cannot be told from one: scores of these types
-#: are tried in double precision, and further apart
+#: types in which a function that is nearly a softmax (with capped scores) cannot be told from one: scores of these
+#: types are tried in double precision, and further apart
 HALF = {torch.float16, torch.bfloat16}
 WIDE = 3.0
 #: operations that may be the last step of a softmax
