@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -69,7 +70,7 @@ def _layer_joined(
     if source.number in written:
         return view
     shape = layouts[source.number][0]
-    if not _contiguous(layouts[source.number]) or shape[:-1] != layouts[number][0][:-1] or len(shape) != 3:
+    if not _usual(layouts[source.number]) or shape[:-1] != layouts[number][0][:-1] or len(shape) != 3:
         return view
     if bias and isinstance(bias[0], Tensor):
         return replace(view, func=torch._C._nn.linear, args=(source, weight.t(), bias[0]))
@@ -85,3 +86,13 @@ def _contiguous(layout: tuple[Any, ...]) -> bool:
             return False
         expected *= size
     return True
+
+
+def _usual(layout: tuple[Any, ...]) -> bool:
+    """Return whether all strides are as usual, of dimensions of one entry as well: torch reads them to choose a kernel.
+
+    A product of ``[tokens, 1, features]`` may be one of matrices or one of batches, which are rounded differently.
+    """
+    shape, strides, *_ = layout
+    expected = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+    return list(strides) == expected

@@ -257,7 +257,7 @@ class Tape(TorchDispatchMode):
         number = len(self.memory)
         self.memory.append(number)
         self.layouts.append(())
-        self.steps.append(TapeStep(functools.partial(_as_tensor, func), encoded[0], encoded[1], (number,), False))
+        self.steps.append(TapeStep(_as_tensor, (func, *encoded[0]), encoded[1], (number,), False))
         self.guards.append(Guard(number, out, _SHORTCUT.get()))
 
     def _touched(self, written: list[Tensor]) -> frozenset[int]:
