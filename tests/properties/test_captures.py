@@ -13,6 +13,7 @@ import whence
 from tests.support import tiny
 from tests.support.checks import close, refused
 from whence.errors import InputError
+from whence.explainer.captured import _Signature
 
 TEXT = sorted(whence.list_methods())
 MODELS = {
@@ -199,7 +200,8 @@ def test_warnings_are_given_again():
             explain(inputs, 1)
 
 
-def test_the_explainer_captures_by_itself_and_can_do_without():
+def test_the_explainer_captures_by_itself_and_can_do_without(monkeypatch):
+    monkeypatch.setattr("whence.explainer.captured.TRACING", 1.0)  # no arithmetic to speak of
     model = tiny.bert()
     captured, plain = whence.Explainer(model), whence.Explainer(model, capture=False)
     for seed in range(7):
@@ -209,6 +211,15 @@ def test_the_explainer_captures_by_itself_and_can_do_without():
     (known,) = captures._signatures.values()
     assert len(known.captures) == 1
     assert known.seen == 5  # four as usual, the fifth captured
+
+
+@pytest.mark.parametrize(("seconds", "seen"), [(0.01, 5), (0.03, 9), (0.1, 23)])
+def test_a_slow_model_is_captured_later(seconds, seen):
+    known = _Signature(seconds=seconds)  # of a model with 100 operations: 0.01 seconds are tracing
+    for known.seen in range(100):
+        if known.pays(100):
+            break
+    assert known.seen == seen
 
 
 def test_an_explainer_that_has_captured_can_be_copied():

@@ -11,6 +11,7 @@ A replay is refused, and the explanation computed as usual, if anything differs 
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import warnings
@@ -39,11 +40,10 @@ from .request import Request, original_of
 WAYS = 4
 #: how many signatures are kept for one model, method and options
 MOST = 128
-#: explanations that take longer, in seconds, are captured later: a replay saves little of a large model's time
-SLOW = 0.25
-#: how many explanations of a signature are computed as usual before one is captured, of quick and of slow ones; a
-#: capture of a quick one takes as long as about five explanations
-PATIENCE = {"quick": 4, "slow": 8}
+#: seconds that tracing takes for each operation of a model: what a replay saves
+TRACING = 1e-4
+#: what a capture takes: as long as tracing so many times, and as long as the model's own arithmetic so many times
+CAPTURING = 4, 2
 #: how much memory the constants of their captures may take, in bytes
 BOUND = 2**30
 
@@ -93,6 +93,7 @@ class _Signature:
 
     Attributes:
         seen: how many were computed as usual.
+        seconds: how long the fastest of them took.
         made: how many were captured.
         classes: the number of classes.
         length: the number of positions that the model answers at, if it answers at several.
@@ -102,6 +103,7 @@ class _Signature:
     """
 
     seen: int = 0
+    seconds: float = math.inf
     made: int = 0
     classes: int = 0
     length: int | None = None
@@ -109,11 +111,22 @@ class _Signature:
     shortcuts: bool = True
     refusal: str = ""
 
-    def note(self, found: Unnamed) -> None:
-        """Note an explanation that was computed as usual."""
+    def note(self, found: Unnamed, seconds: float) -> None:
+        """Note an explanation that was computed as usual, in so many seconds."""
         self.seen += 1
+        self.seconds = min(self.seconds, seconds)
         self.classes = found.explanation.logits.shape[-1]
         self.length = found.length
+
+    def pays(self, operations: int) -> bool:
+        """Return whether a capture would have paid by now: the time spent on tracing exceeds what a capture takes.
+
+        Args:
+            operations: how many operations the model runs.
+        """
+        tracing = max(operations, 1) * TRACING
+        times, arithmetic = CAPTURING
+        return self.seen > times + arithmetic * max(0.0, self.seconds / tracing - 1)
 
     def refuse(self, why: str) -> None:
         """Capture no more explanations of this signature, if there is a reason."""
@@ -187,9 +200,9 @@ class Captures:
             return [one.named() for one in replayed]
         start = time.perf_counter()
         found = self.request.compute(args, kwargs, batch, targets)
-        patience = 0 if self.eager else PATIENCE["slow" if time.perf_counter() - start > SLOW else "quick"]
-        known.note(found[0])
-        if known.seen > patience and not known.refusal:
+        known.note(found[0], time.perf_counter() - start)
+        operations = sum(found[0].explanation.coverage.seen.values())
+        if (self.eager or known.pays(operations)) and not known.refusal:
             with self._lock:
                 if known.may_capture():
                     chosen = _chosen(known, targets, batch, self.request)

@@ -209,9 +209,9 @@ class Ledger:
             if not finite:
                 value = _zero_where_no_gradient(value, gradient)
                 x = _zero_where_no_gradient(x, left[0])
-            self.absorb(node.seq, node.kind, name, _difference((gradient, value), (left[0], x), axes, self.batch))
             if constant is not None:
                 self._add_inner(node.seq, name, {"bias": 1.0, node.kind: -1.0}, gradient, constant, node.axes, finite)
+            self.absorb(node.seq, node.kind, name, _difference((gradient, value), (left[0], x), axes, self.batch))
 
         step: Any = out.grad_fn
         step.register_hook(hook)
@@ -519,10 +519,10 @@ def _inner(gradient: Tensor, factor: Tensor, axes: Axes, batch: Axis) -> Tensor:
         if gradient.dim() > 1 and (gradient.numel() <= SMALL or gradient.device.type != "cpu"):
             return (gradient * factor).sum(tuple(range(1, gradient.dim())))
         order = sorted(range(1, gradient.dim()), key=lambda d: -gradient.stride()[d])  # as it lies in memory
-        first, second = (t.permute(0, *order).flatten(1 if batch.size > 1 else 0) for t in (gradient, factor))
+        rows = [t.permute(0, *order).reshape(batch.size, -1) for t in (gradient, factor)]
         if batch.size == 1:
-            return torch.dot(first, second).reshape(1)
-        return torch.stack([torch.dot(a, b) for a, b in zip(first, second, strict=True)])
+            return torch.dot(*(t.reshape(-1) for t in rows)).reshape(1)
+        return torch.stack([torch.dot(a, b) for a, b in zip(*rows, strict=True)])
     return per_sample(gradient * factor, axes, batch)
 
 

@@ -88,7 +88,8 @@ def test_what_a_word_drew_on_is_told_where_it_is_known(service):
     assert page.count("data-drew=") == len(known.words[0])
 
 
-def test_later_answers_are_replayed(service):
+def test_later_answers_are_replayed(service, monkeypatch):
+    monkeypatch.setattr("whence.explainer.captured.TRACING", 1.0)  # no arithmetic to speak of
     texts = [f"A {word} film." for word in ("good", "bad", "long", "dull", "fine", "warm", "great", "slow")]
     with computations() as computed:
         for text in texts[:6]:
