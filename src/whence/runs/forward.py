@@ -107,25 +107,27 @@ class Forward:
             raise ModelError(AGAIN)
         return other
 
-    def rerun(self, run: Run, values: Mapping[int, Tensor], times: int = 1) -> Rerun:
+    def rerun(self, run: Run, values: Mapping[int, Tensor], times: int = 1, *, gradients: bool = True) -> Rerun:
         """Run the model with other values; only the target and its gradients at these values can be asked of it.
 
         Args:
             run: the run whose target is computed again.
             values: by the ``seq`` of the tensors that they replace.
             times: how many copies of the batch there are; only of one value, and a target that is no function.
+            gradients: whether gradients will be asked for; if not, no graph is kept where that is possible.
         """
         rulebook = run.rulebook
         if len(values) > 1 or rulebook.rules or rulebook.maps or rulebook.inside:  # a whole trace has to tell
             there = self.retrace(run, values)
             return Rerun(there.seed, [there.trace.placed[seq] for seq in values])
         args, kwargs = repeated((self.args, self.kwargs), self.batch, times)
+        graph = gradients or run.seed.index is None  # a function of the outputs may compute gradients itself
 
         def replacing() -> tuple[Trace, Any]:
-            trace = ReplacingTrace({}, self.batch * times, names=self.names, replaced=values, learned=run.trace.learned)
+            trace = ReplacingTrace(self.batch * times, self.names, values, run.trace.learned, graph)
             return trace, self._through(trace, args, kwargs)
 
-        trace, outputs = replacing() if self.checkpoints == 1 else self._checkpoints().first(replacing)
+        trace, outputs = self._checkpoints().first(replacing) if graph and self.checkpoints > 1 else replacing()
         if trace.replaced:
             raise ModelError(AGAIN)
         with trace:
@@ -133,7 +135,9 @@ class Forward:
         if start.logits.shape[1:] != run.seed.logits.shape[1:]:  # its classes are other samples of the batch
             raise ModelError(AGAIN)
         start = replace(start, last=_last_linear(trace, start))
-        _check(start, self._diagnose)
+        _check_finite(start, self._diagnose)
+        if graph:
+            _check_differentiable(start)
         return Rerun(start, [trace.placed[seq] for seq in values])
 
     def _runs(
@@ -153,7 +157,8 @@ class Forward:
         if rulebook.phase is None:
             starts = [replace(start, last=_last_linear(trace, start)) for start in starts]
         for start in starts:
-            _check(start, self._diagnose)
+            _check_finite(start, self._diagnose)
+            _check_differentiable(start)
         trace.coverage.settle(node_of(starts[0].output).reachable())
         if rulebook.phase is not None:
             rulebook.phase.read(node_of(starts[0].output).readers())
@@ -216,10 +221,14 @@ class Forward:
         return first_bad_value(self.model, self.args, self.kwargs)
 
 
-def _check(start: Seed, diagnose: Callable[[], str]) -> None:
-    """Refuse outputs that cannot be explained."""
+def _check_finite(start: Seed, diagnose: Callable[[], str]) -> None:
+    """Refuse outputs with a NaN, or an infinity where it cannot be explained."""
     if bool((torch.isnan(start.logits) | (start.logits == torch.inf)).any()) or not bool(start.value.isfinite().all()):
         raise NumericalError(f"The model's output is not finite: {diagnose()}")
+
+
+def _check_differentiable(start: Seed) -> None:
+    """Refuse outputs that do not depend on the input."""
     if not start.output.requires_grad:
         raise InputError(
             "The model's output does not depend on any input that can carry relevance: its inputs are integers and no "

@@ -140,14 +140,15 @@ class Run:
         """
         return self.forward.retrace(self, values)
 
-    def rerun(self, values: Mapping[int, Tensor], times: int = 1) -> Rerun:
+    def rerun(self, values: Mapping[int, Tensor], times: int = 1, *, gradients: bool = True) -> Rerun:
         """Run the model with other values, where only the target and its gradients at these values are asked.
 
         Args:
             values: by the ``seq`` of the nodes of the tensors that they replace.
             times: how many copies of the batch there are; only of one value, and a target that is no function.
+            gradients: whether gradients will be asked for; if not, no graph is kept where that is possible.
         """
-        return self.forward.rerun(self, values, times)
+        return self.forward.rerun(self, values, times, gradients=gradients)
 
     # -- where relevance is read ------------------------------------------------------------------------------
 
