@@ -55,10 +55,32 @@ def forwarded(
     """Trace a forward pass, ready to be read for each target; the model is as it was when the block ends.
 
     Args:
-        model: the model, run in evaluation mode.
+        method: whose rulebook the operations follow.
+
+    The other arguments are those of :func:`forwarded_once`.
+    """
+    with forwarded_once(model, args, kwargs, batch, [method], targets, checkpoints, inside) as (runs,):
+        yield runs
+
+
+@contextlib.contextmanager
+def forwarded_once(
+    model: nn.Module,
+    args: list[Any],
+    kwargs: dict[str, Any],
+    batch: int,
+    methods: Sequence[RulebookSource],
+    targets: Sequence[Target],
+    checkpoints: int = 1,
+    inside: bool = False,
+) -> Iterator[list[list[Run]]]:
+    """Trace one forward pass for methods with equal rulebooks; they must be read in the order in which they are given.
+
+    Args:
+        model: the model, run in evaluation mode; it is as it was when the block ends.
         args, kwargs: its arguments.
         batch: the number of samples.
-        method: whose rulebook the operations follow.
+        methods: whose rulebook the operations follow; a list of runs for each.
         targets: what is explained; one run for each.
         checkpoints: how many chunks of the forward pass are recomputed in the backward pass; 1: none.
         inside: whether the relevance of each block's branches is asked for, too.
@@ -67,12 +89,13 @@ def forwarded(
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         names = stack.enter_context(undisturbed(model))
-        forward = Forward(model, args, kwargs, batch, method, padding_of(kwargs), names, checkpoints, inside)
-        runs = forward.runs(targets)
+        forward = Forward(model, args, kwargs, batch, methods[0], padding_of(kwargs), names, checkpoints, inside)
+        runs = forward.runs(targets, reused=len(methods) > 1)
         tokens = runs[0].tokens
         if any(s.name == "image" and s.grid is None for s in split(tokens, size_of(tokens), runs[0])):
             runs[0].group.locate(patch_places(runs[0]))
-        yield runs
+        others = methods[1:]
+        yield [runs, *(_read_by(method, runs, reused=method is not others[-1]) for method in others)]
 
 
 @dataclass(frozen=True)
@@ -96,9 +119,14 @@ class Forward:
     checkpoints: int = 1
     inside: bool = False
 
-    def runs(self, targets: Sequence[Target]) -> list[Run]:
-        """Return a run for each target, all of one forward pass."""
-        return self._runs(targets, None, frozenset())
+    def runs(self, targets: Sequence[Target], reused: bool = False) -> list[Run]:
+        """Return a run for each target, all of one forward pass.
+
+        Args:
+            targets: what is explained.
+            reused: whether another method reads the same forward pass afterwards.
+        """
+        return self._runs(targets, None, frozenset(), reused)
 
     def retrace(self, run: Run, values: Mapping[int, Tensor]) -> Run:
         """Trace the forward pass of a run again, with other values in place of some tensors (by ``seq``)."""
@@ -141,7 +169,11 @@ class Forward:
         return Rerun(start, [trace.placed[seq] for seq in values])
 
     def _runs(
-        self, targets: Sequence[Target], replaced: Mapping[int, Tensor] | None, learned: frozenset[int]
+        self,
+        targets: Sequence[Target],
+        replaced: Mapping[int, Tensor] | None,
+        learned: frozenset[int],
+        reused: bool = False,
     ) -> list[Run]:
         while True:
             rulebook = self._rulebook()
@@ -162,7 +194,7 @@ class Forward:
         trace.coverage.settle(node_of(starts[0].output).reachable())
         if rulebook.phase is not None:
             rulebook.phase.read(node_of(starts[0].output).readers())
-        return Run.each(self, trace, rulebook, list(zip(starts, targets, strict=True)))
+        return Run.each(self, trace, rulebook, list(zip(starts, targets, strict=True)), reused)
 
     def _rulebook(self) -> Rulebook:
         rulebook = replace(self.method.rulebook(), inside=self.inside)
@@ -219,6 +251,15 @@ class Forward:
 
     def _diagnose(self) -> str:
         return first_bad_value(self.model, self.args, self.kwargs)
+
+
+def _read_by(method: RulebookSource, runs: Sequence[Run], reused: bool) -> list[Run]:
+    """Return runs of the same forward pass for another method, whose rulebook is equal."""
+    first = runs[0]
+    seeds = [(replace(run.seed), run.target) for run in runs]  # a method may set the weights of its seed
+    own = Run.each(replace(first.forward, method=method), first.trace, first.rulebook, seeds, reused)
+    own[0].group.locate(first.group.places)
+    return own
 
 
 def _check_finite(start: Seed, diagnose: Callable[[], str]) -> None:
