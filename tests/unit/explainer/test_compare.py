@@ -125,7 +125,7 @@ def test_a_failure_in_the_midst_of_a_group_is_not_seen_by_the_next(monkeypatch):
         calls.append(self.name)
         if len(calls) == 2:
             run.backward(self.places(run))
-            assert run.ledger.entries
+            assert run.ledger.recorded()[0]
             raise whence.ModelError("not this time")
         return read(self, run)
 
