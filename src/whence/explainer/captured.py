@@ -186,28 +186,56 @@ class Captures:
         self, args: list[Any], kwargs: dict[str, Any], batch: int, targets: Sequence[Target]
     ) -> list[Explanation]:
         """Return an explanation for each target, as :meth:`Request.explain` does."""
-        key = _signature(args, kwargs, targets)
+        replayed = self.replay(args, kwargs, batch, targets)
+        if replayed is not None:
+            return replayed
+        start = time.perf_counter()
+        found = self.request.compute(args, kwargs, batch, targets)
+        self.note(args, kwargs, batch, targets, found, time.perf_counter() - start)
+        return [one.named() for one in found]
+
+    def replay(
+        self, args: list[Any], kwargs: dict[str, Any], batch: int, targets: Sequence[Target]
+    ) -> list[Explanation] | None:
+        """Return an explanation for each target by a capture; ``None`` if there is none that holds."""
+        known = self._known(_signature(args, kwargs, targets))
+        if known is None or not known.captures:
+            return None
+        given = _Arguments(args, kwargs, batch, _chosen(known, targets, batch, self.request))
+        replayed = known.replay(given.tensors)
+        return None if replayed is None else [one.named() for one in replayed]
+
+    def note(
+        self,
+        args: list[Any],
+        kwargs: dict[str, Any],
+        batch: int,
+        targets: Sequence[Target],
+        found: list[Unnamed],
+        seconds: float,
+    ) -> None:
+        """Note explanations that were computed as usual, in so many seconds, and capture them when it pays."""
+        known = self._known(_signature(args, kwargs, targets))
+        if known is None:
+            return
+        known.note(found[0], seconds)
+        operations = sum(found[0].explanation.coverage.seen.values())
+        if (self.eager or known.pays(operations)) and not known.refusal:
+            with self._lock:
+                if known.may_capture():
+                    given = _Arguments(args, kwargs, batch, _chosen(known, targets, batch, self.request))
+                    known.refuse(self._capture(known, given, found))
+
+    def _known(self, key: Hashable) -> _Signature | None:
+        """Return what is known of a signature; ``None`` where there is none."""
         if key is None:
-            return self.request.explain(args, kwargs, batch, targets)
+            return None
         with self._lock:
             known = self._signatures.setdefault(key, _Signature())
             self._signatures.move_to_end(key)
             while len(self._signatures) > MOST:
                 self._signatures.popitem(last=False)
-        given = _Arguments(args, kwargs, batch, _chosen(known, targets, batch, self.request) if known.seen else [])
-        replayed = known.replay(given.tensors) if known.captures else None
-        if replayed is not None:
-            return [one.named() for one in replayed]
-        start = time.perf_counter()
-        found = self.request.compute(args, kwargs, batch, targets)
-        known.note(found[0], time.perf_counter() - start)
-        operations = sum(found[0].explanation.coverage.seen.values())
-        if (self.eager or known.pays(operations)) and not known.refusal:
-            with self._lock:
-                if known.may_capture():
-                    chosen = _chosen(known, targets, batch, self.request)
-                    known.refuse(self._capture(known, replace(given, targets=chosen), found))
-        return [one.named() for one in found]
+            return known
 
     def _capture(self, known: _Signature, given: _Arguments, found: list[Unnamed]) -> str:
         """Record the computation of explanations, and keep it if it returns what was found; if not, say why."""

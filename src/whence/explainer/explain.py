@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any, Protocol, overload
 
@@ -12,7 +13,8 @@ from ..explanations.explanation import Explanation, Explanations
 from ..methods.registry import create
 from ..runs.model_inputs import Inputs, each, prepare, sample_of
 from ..targets.specs import Every, OneTarget, Target, parse_target
-from .request import Request, original_of
+from .assemble import Unnamed
+from .request import FAILURES, Request, compute_together, original_of, sharing_forward
 
 
 @overload
@@ -67,15 +69,21 @@ def explain(
         >>> e = whence.explain(model, {"input_ids": ids, "attention_mask": mask}, target=1)
         >>> e.scores[0]
     """
+    request = checked_request(model, method, options, checkpoints, inside)
+    found: Explanation | Explanations = explain_request(request, inputs, target)
+    return found
+
+
+def checked_request(
+    model: nn.Module, method: str, options: dict[str, Any], checkpoints: int = 1, inside: bool = False
+) -> Request:
+    """Return a request, or raise an error if its arguments, those of :func:`explain`, do not fit together."""
     if inside and checkpoints > 1:
         raise MethodError("`inside` looks at all attention maps at once, so `checkpoints` cannot save it memory.")
     create(method, options)  # a wrong name or option is refused before anything else
     if not isinstance(model, nn.Module):
         raise InputError(f"The model is {type(model).__name__}; Whence explains torch.nn.Module objects.")
-    found: Explanation | Explanations = explain_request(
-        Request(original_of(model), method, options, checkpoints, inside), inputs, target
-    )
-    return found
+    return Request(original_of(model), method, options, checkpoints, inside)
 
 
 class ExplainsTensors(Protocol):
@@ -89,6 +97,64 @@ class ExplainsTensors(Protocol):
         self, args: list[Any], kwargs: dict[str, Any], batch: int, targets: Sequence[Target]
     ) -> list[Explanation]:
         """Return an explanation for each target."""
+
+    def replay(
+        self, args: list[Any], kwargs: dict[str, Any], batch: int, targets: Sequence[Target]
+    ) -> list[Explanation] | None:
+        """Return an explanation for each target by a capture; ``None`` if there is none that holds."""
+
+    def note(
+        self,
+        args: list[Any],
+        kwargs: dict[str, Any],
+        batch: int,
+        targets: Sequence[Target],
+        found: list[Unnamed],
+        seconds: float,
+    ) -> None:
+        """Note explanations that were computed as usual, in so many seconds."""
+
+
+def explain_together(engines: Sequence[ExplainsTensors], inputs: Inputs, target: Every) -> list[Explanations | None]:
+    """Explain inputs by several methods; those with equal rulebooks read one forward pass.
+
+    Returns:
+        The explanations by each method, exactly those of :func:`explain_request`. ``None`` for a method that shares its
+        forward pass with no other, or that raised an error: explain it by itself.
+    """
+    args, kwargs, batch = prepare(engines[0].request.model, inputs)
+    targets = list(parse_target(target).targets)
+    out: list[Explanations | None] = [None] * len(engines)
+    for group in sharing_forward([engine.request for engine in engines]):
+        for i, found in _read_together({i: engines[i] for i in group}, args, kwargs, batch, targets).items():
+            out[i] = Explanations(found)
+    return out
+
+
+def _read_together(
+    engines: dict[int, ExplainsTensors],
+    args: list[Any],
+    kwargs: dict[str, Any],
+    batch: int,
+    targets: Sequence[Target],
+) -> dict[int, list[Explanation]]:
+    """Return the explanations by methods that share a forward pass, as far as they are replayed or share it."""
+    replayed = {i: engine.replay(args, kwargs, batch, targets) for i, engine in engines.items()}
+    found = {i: one for i, one in replayed.items() if one is not None}
+    rest = {i: engine for i, engine in engines.items() if i not in found}
+    if len(rest) < 2:
+        return found
+    start = time.perf_counter()
+    try:
+        computed = compute_together([engine.request for engine in rest.values()], args, kwargs, batch, targets)
+    except FAILURES:  # of the forward pass
+        return found
+    seconds = (time.perf_counter() - start) / len(rest)
+    for (i, engine), own in zip(rest.items(), computed, strict=True):
+        if own is not None:
+            engine.note(args, kwargs, batch, targets, own, seconds)
+            found[i] = [one.named() for one in own]
+    return found
 
 
 def explain_request(engine: ExplainsTensors, inputs: Inputs, target: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -23,7 +24,7 @@ from ..targets.specs import Every, Target, every
 from .attach_inputs import attach
 from .captured import CaptureCache
 from .chat_template import Messages
-from .explain import explain, explain_request
+from .explain import ExplainsTensors, checked_request, explain_request, explain_together
 from .generation import Generation, generate
 from .target_labels import TargetLabels, batch_target, with_targets
 
@@ -192,6 +193,8 @@ class Explainer:
     ) -> Explanations:
         """Explain one input by several methods and for several targets, to compare them side by side.
 
+        Methods with equal rulebooks read one forward pass: all that only look at attention maps, for instance.
+
         Args:
             input: one input.
             methods: names; ``None``: all that apply to this model.
@@ -202,9 +205,11 @@ class Explainer:
             raise InputError("Give one input to compare methods on; for several, compare each in turn.")
         out = Explanations()
         not_applicable: WhenceError | None = None
-        for name in methods or list_methods():
+        names = list(methods or list_methods())
+        shared = self._share_forward(input, names, every(targets), options)
+        for name in names:
             try:
-                out += self(input, name, every(targets), **options)
+                out += shared[name] if name in shared else self(input, name, every(targets), **options)
             except (ModelError, MethodError) as error:
                 if methods is not None:
                     raise
@@ -249,17 +254,43 @@ class Explainer:
 
     # -- batches -----------------------------------------------------------------------------------------------------
 
+    def _share_forward(
+        self, input: Any, names: Sequence[str], target: Every, options: dict[str, Any]
+    ) -> dict[str, Explanations]:
+        """Explain one input by those of several methods that can read the same forward pass as another one."""
+        engines = {}
+        for name in names:
+            with contextlib.suppress(MethodError):  # an unknown method or option: explained by itself, it is named
+                engines[name] = self._engine(name, options)
+        if len(engines) < 2:
+            return {}
+        samples = [] if self._is_tensors(input) else [self.read(input)]
+        inputs = self._collated(samples) if samples else self.placed(input)
+        resolved = self.target_labels.resolve(target, *([samples] if samples else []))
+        found = explain_together(list(engines.values()), inputs, resolved)
+        pairs = [(name, own) for name, own in zip(engines, found, strict=True) if own is not None]
+        if not samples:
+            return {name: self._attach_names(own, target) for name, own in pairs}
+        return {name: self._attached(own, target, samples)[0] for name, own in pairs}
+
     def batch(self, samples: list[Sample], method: str, target: Any, options: dict[str, Any]) -> list[Any]:
         """Explain samples (see :meth:`read`) of one shape together.
 
         Returns:
             For each an explanation, or with :func:`whence.every` several.
         """
+        resolved = self.target_labels.resolve(target, samples)
+        return self._attached(self._explain(self._collated(samples), method, resolved, options), target, samples)
+
+    def _collated(self, samples: list[Sample]) -> Any:
+        """Return the tensors of samples of one shape, as the model takes them."""
         several = len(samples) > 1 and self._captures is not None and "attention_mask" in samples[0].tensors
         limit = self.reader.limit if isinstance(self.reader, TextReader) else None
         tensors = collate(samples, BUCKET if several else 1, limit)
-        inputs: Any = tensors[""] if list(tensors) == [""] else tensors
-        found = self._explain(self.placed(inputs), method, self.target_labels.resolve(target, samples), options)
+        return self.placed(tensors[""] if list(tensors) == [""] else tensors)
+
+    def _attached(self, found: Explanation | Explanations, target: Any, samples: list[Sample]) -> list[Any]:
+        """Return the explanations of samples, with their inputs and the names of classes."""
         named = self._attach_names(found, target)
         if isinstance(named, Explanations):
             return [Explanations(attach(e[i], sample) for e in named) for i, sample in enumerate(samples)]
@@ -275,10 +306,16 @@ class Explainer:
 
     def _run(self, inputs: Any, method: str, target: Any, options: dict[str, Any]) -> Any:
         """Explain tensors, by a capture if there is one."""
+        return explain_request(self._engine(method, options), inputs, target)
+
+    def _engine(self, method: str, options: dict[str, Any]) -> ExplainsTensors:
+        """Return what explains tensors by a method, with captures where its options allow it."""
         captures = None if self._captures is None else self._captures.of(method, options)
-        if captures is None:
-            return explain(self.model, inputs, method, target, **options)
-        return explain_request(captures, inputs, target)
+        if captures is not None:
+            return captures
+        passes = {name: options[name] for name in ("checkpoints", "inside") if name in options}
+        own = {name: value for name, value in options.items() if name not in passes}
+        return checked_request(self.model, method, own, **passes)
 
     def _explain(self, inputs: Any, method: str, target: Any, options: dict[str, Any]) -> Any:
         """Explain a batch; if the model itself fails on it, raise an error that says so."""

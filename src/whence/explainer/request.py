@@ -10,20 +10,23 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import MethodError, NumericalError, WhenceWarning
+from ..errors import MethodError, NumericalError, WhenceError, WhenceWarning
 from ..explanations.explanation import Explanation
 from ..methods.base import Method
 from ..methods.registry import create
 from ..readout.block_relevance import BlockRelevance
 from ..readout.rollup import has_several_streams
 from ..runs.boundaries import HeadRelevance
-from ..runs.forward import forwarded
+from ..runs.forward import forwarded, forwarded_once
 from ..runs.nonfinite import first_bad_value
 from ..runs.padding import zeroed
 from ..runs.run import Run
 from ..targets.specs import Target
 from ..tracing.autograd_graph import not_differentiable
 from .assemble import Unnamed, assemble
+
+#: what a method or a model raises where an explanation is not possible
+FAILURES = (WhenceError, RuntimeError, ValueError, IndexError)
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,31 @@ class Request:
         """Return the same, before names are read."""
         method = create(self.method, self.options)
         with forwarded(self.model, args, kwargs, batch, method, targets, self.checkpoints, self.inside) as runs:
-            found = [self._read(run, method, lambda: first_bad_value(self.model, args, kwargs)) for run in runs]
+            return self.read(runs, method)
+
+    def replay(
+        self, args: list[Any], kwargs: dict[str, Any], batch: int, targets: Sequence[Target]
+    ) -> list[Explanation] | None:
+        """Return ``None``: there is no capture."""
+        return None
+
+    def note(
+        self,
+        args: list[Any],
+        kwargs: dict[str, Any],
+        batch: int,
+        targets: Sequence[Target],
+        found: list[Unnamed],
+        seconds: float,
+    ) -> None:
+        """Do nothing: nothing is captured."""
+
+    def read(self, runs: Sequence[Run], method: Method) -> list[Unnamed]:
+        """Return what a method reads of the runs of a forward pass, one for each target."""
+        forward = runs[0].forward
+        found = [
+            self._read(run, method, lambda: first_bad_value(self.model, forward.args, forward.kwargs)) for run in runs
+        ]
         hidden = runs[0].trace.coverage.hidden
         if hidden:
             warnings.warn(
@@ -104,6 +131,45 @@ class Request:
         if run.trace.ledger is not None:
             run.trace.ledger.clear()
         return explanation
+
+
+def sharing_forward(requests: Sequence[Request]) -> list[list[int]]:
+    """Group requests, by their index, that have the same traced forward pass: their rulebooks are equal."""
+    keys = [
+        (request.model, request.checkpoints, request.inside, create(request.method, request.options).rulebook())
+        for request in requests
+    ]
+    groups: list[list[int]] = []
+    for i, key in enumerate(keys):
+        group = next((group for group in groups if keys[group[0]] == key), None)
+        if group is None:
+            groups.append([i])
+        else:
+            group.append(i)
+    return groups
+
+
+def compute_together(
+    requests: Sequence[Request], args: list[Any], kwargs: dict[str, Any], batch: int, targets: Sequence[Target]
+) -> list[list[Unnamed] | None]:
+    """Return an explanation for each request and target, with one forward pass for all.
+
+    The requests are one group of :func:`sharing_forward`. ``None`` stands for a request whose method raised an error:
+    computed by itself, it says why.
+    """
+    methods = [create(request.method, request.options) for request in requests]
+    first = requests[0]
+    out: list[list[Unnamed] | None] = []
+    with forwarded_once(
+        first.model, args, kwargs, batch, methods, targets, first.checkpoints, first.inside
+    ) as runs_of_each:
+        for request, method, runs in zip(requests, methods, runs_of_each, strict=True):
+            try:
+                out.append(request.read(runs, method))
+            except FAILURES:
+                runs[0].forget()
+                out.append(None)
+    return out
 
 
 def original_of(model: nn.Module) -> nn.Module:

@@ -10,12 +10,12 @@ same to it, and the integrand jumps there. A non-zero baseline (a padding token'
 The line runs where the scores are read (``at``): between inputs of the first block (the default), between token
 embeddings, or between pixels.
 
-Cost: ``1 + steps`` forward passes and ``steps`` backward passes; short inputs are batched.
+Cost: ``1 + steps`` forward passes and ``steps`` backward passes, several in one batch (``internal_batch_size``), and
+one more of each to test that copies in a batch do not influence each other.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -24,76 +24,48 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..capture.tape import checking
-from ..errors import MethodError, ModelError
-from ..propagation.rulebook import Rulebook
+from ..errors import MethodError
+from ..runs.copies import in_chunks
 from ..runs.run import Run
 from ..tracing.reductions import precise
 from ..tracing.tensor_info import node_of
 from .base import Reading
-from .gradient_x_input import InputLevel
+from .changed_copies import ChangedCopies
 from .registry import method
-
-#: rows (copies x samples x tokens) of one forward pass: more are hardly faster, and take more memory
-ROWS = 1024
 
 
 @dataclass
-class GradientAverage(InputLevel):
+class GradientAverage(ChangedCopies):
     """Methods that average gradients over changed inputs."""
 
-    def rulebook(self) -> Rulebook:
-        """Return a rulebook without rules: every operation keeps its derivative."""
-        return Rulebook(books=False)
-
     def gradients(self, run: Run, places: list[Tensor], points: Iterable[list[Tensor]]) -> Iterator[list[Tensor]]:
-        """Yield the target's gradients with respect to some tensors, at each of several values of them.
+        """Yield the target's gradients with respect to some tensors, at each of several values of them."""
 
-        Short inputs are run as several copies in one batch, if copies do not influence each other: to test this, one of
-        them is also run by itself.
-        """
-        points = iter(points)
-        copies = self._copies_at_once(run, places)
-        checked = False
-        while values := list(itertools.islice(points, copies)):
-            found = _batched_gradients(run, places[0], [value for value, *_ in values]) if len(values) > 1 else None
-            if found is not None and not checked:
-                (alone,) = _gradients_at(run, places, values[-1])
-                with checking():
-                    checked = torch.allclose(found[-1], alone, rtol=1e-3, atol=1e-3 * float(alone.abs().max()))
-                found = found if checked else None
-            if found is None:
-                copies = 1
-                yield from (_gradients_at(run, places, value) for value in values)
-            else:
-                yield from ([g] for g in found)
+        def at(values: list[list[Tensor]]) -> list[list[Tensor]]:
+            return _gradients(run, places, values)
 
-    def _copies_at_once(self, run: Run, places: list[Tensor]) -> int:
-        """Return how many copies of the batch are run in one forward pass."""
-        if len(places) > 1 or run.seed.index is None or (run.trace.batch,) not in node_of(places[0]).axes:
-            return 1
-        tokens = run.boundaries[0].tensor if run.boundaries else places[0]
-        return max(1, ROWS // max(1, tokens.numel() // tokens.shape[-1]))
+        copies = self.copies(run, places, gradients=True)
+        return in_chunks(points, copies, at, lambda value: at([value])[0], _agree)
 
 
-def _gradients_at(run: Run, places: list[Tensor], values: list[Tensor]) -> list[Tensor]:
-    """Return the gradient at each of some places, at other values."""
-    rerun = run.rerun({node_of(t).seq: value for t, value in zip(places, values, strict=True)})
-    return [precise(g) for g in rerun.gradients()]
+def _gradients(run: Run, places: list[Tensor], points: list[list[Tensor]]) -> list[list[Tensor]]:
+    """Return the gradient at each place, at each of several points, in one forward and one backward pass.
 
-
-def _batched_gradients(run: Run, place: Tensor, values: list[Tensor]) -> list[Tensor] | None:
-    """Return the gradient at one place at each of several values, in one forward and one backward pass.
-
-    ``None`` if the model cannot be run on several copies.
+    There are several points only if there is one place.
     """
-    node = node_of(place)
-    batch = node.axes.index((run.trace.batch,))
-    try:
-        rerun = run.rerun({node.seq: torch.cat(values, batch)}, len(values))
-    except (ModelError, RuntimeError):
-        return None
-    return [precise(g) for g in rerun.gradients()[0].chunk(len(values), batch)]
+    nodes = [node_of(t) for t in places]
+    if len(points) == 1:
+        rerun = run.rerun({node.seq: value for node, value in zip(nodes, points[0], strict=True)})
+        return [[precise(g) for g in rerun.gradients()]]
+    batch = nodes[0].axes.index((run.trace.batch,))
+    rerun = run.rerun({nodes[0].seq: torch.cat([value for (value,) in points], batch)}, len(points))
+    return [[precise(g)] for g in rerun.gradients()[0].chunk(len(points), batch)]
+
+
+def _agree(found: list[list[Tensor]], alone: list[Tensor]) -> bool:
+    """Return whether the last of several gradients is that of the same point alone."""
+    (last,), (expected,) = found[-1], alone
+    return torch.allclose(last, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
 
 
 @method("integrated-gradients")

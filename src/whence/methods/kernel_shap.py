@@ -13,7 +13,8 @@ Sets are drawn from ``seed`` for each sample independently, so that scores are t
 torch's global generator, whose state is restored. Explanations in several threads hold a lock while they draw; other
 code that draws in another thread meanwhile changes the sets, and its own draws are changed.
 
-Cost: a forward pass for each different set (at most ``samples``, at most ``2^M``), for the whole batch.
+Cost: a forward pass for each different set (at most ``samples``, at most ``2^M``), for the whole batch, batched as
+those of :mod:`~whence.methods.occlusion`.
 """
 
 from __future__ import annotations

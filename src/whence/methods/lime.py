@@ -17,7 +17,8 @@ same.
 Sets are drawn from ``seed`` for each sample independently; on torch's generator and threads see
 :mod:`~whence.methods.kernel_shap`.
 
-Cost: a forward pass for each different set (at most ``samples``), for the whole batch.
+Cost: a forward pass for each different set (at most ``samples``), for the whole batch, batched as those of
+:mod:`~whence.methods.occlusion`.
 """
 
 from __future__ import annotations

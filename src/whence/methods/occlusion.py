@@ -9,7 +9,8 @@ Two features that can replace each other both score low; the scores do not sum t
 
 ``at="pixel"``: a patch's score is divided among its pixels, so that a patch's pixels sum to it.
 
-Cost: one forward pass, and one for each window (window 1: each token), for the whole batch.
+Cost: one forward pass, and one for each window (window 1: each token), for the whole batch; several in one batch
+(``internal_batch_size``), and one more to test that copies in a batch do not influence each other.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ features are replaced by the ``baseline``. Captum gets only which features are k
 depend on the model's shapes; the model gets only other values of one tensor.
 
 Captum explains one sample at a time. So it is run twice: the first run records, for each sample, the sets of features
-that it evaluates; then the model is run for all samples of the batch at once, each with its own features replaced, once
-per set; the second run of Captum looks up the values. Each evaluation is a forward pass without a backward pass, and
-its graph is dropped at once.
+that it evaluates; then the model is run for all samples of the batch at once, each with its own features replaced, and
+for several sets in one forward pass; the second run of Captum looks up the values. There is no backward pass, and no
+graph is kept.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from torch import Tensor
 
 from .._utils.progress import track
 from ..errors import MethodError, NumericalError
-from ..propagation.rulebook import Rulebook
+from ..runs.copies import in_chunks
 from ..runs.run import Run
 from ..runs.token_streams import row_by_row, split
 from ..tracing.reductions import precise
 from ..tracing.tensor_info import node_of
 from .base import Reading
+from .changed_copies import ChangedCopies
 from .gradient_x_input import InputLevel
 
 Value = Callable[[Tensor], Tensor]
@@ -38,7 +39,7 @@ _GENERATOR_LOCK = threading.Lock()
 
 
 @dataclass
-class PerturbationMethod(InputLevel):
+class PerturbationMethod(ChangedCopies):
     """Methods that replace features by a baseline.
 
     Attributes:
@@ -60,10 +61,6 @@ class PerturbationMethod(InputLevel):
             raise MethodError(
                 f"`patch` must be at least 1, and goes with at='pixel': not {self.patch} with at={self.at!r}."
             )
-
-    def rulebook(self) -> Rulebook:
-        """Return an empty rulebook."""
-        return Rulebook(books=False)
 
     def groups(self, features: Tensor) -> list[Tensor]:
         """Return the sets of features that are replaced at once, of ``[features]`` or ``[rows, columns]``."""
@@ -101,18 +98,18 @@ class PerturbationMethod(InputLevel):
         return game.reading(scores)
 
     def _run_queries(self, game: CoalitionGame, groups: list[list[Tensor]], tables: list[CaptumQueries]) -> None:
-        """Evaluate every recorded set of every sample, those of different samples in one batch."""
+        """Evaluate every recorded set of every sample: one set of each sample in a copy of the batch."""
         wanted = [[kept for kept in table.values if not all(kept)] for table in tables]
         rounds = max(map(len, wanted))
-        for k in track(range(rounds), rounds, self.name):
-            keep = torch.ones(game.batch, game.count, dtype=torch.bool)
-            now = {i: wanted[i][k] for i in range(game.batch) if k < len(wanted[i])}
-            for i, flags in now.items():
-                removed = [group for group, kept in zip(groups[i], flags, strict=True) if not kept]
-                keep[i, torch.cat(removed)] = False
-            values = game.value(keep).tolist()
-            for i, flags in now.items():
-                tables[i].values[flags] = values[i]
+        keeps = (
+            game.keep(groups, [own[k] if k < len(own) else () for own in wanted]) for k in range(rounds)
+        )  # [batch, features] of each round
+        copies = self.copies(game.run, game.places, gradients=False)
+        found = in_chunks(keeps, copies, game.values, lambda keep: game.values([keep])[0], game.agree)
+        for k, values in enumerate(track(found, rounds, self.name)):
+            for table, own, value in zip(tables, wanted, values.tolist(), strict=True):
+                if k < len(own):
+                    table.values[own[k]] = value
 
 
 class CaptumQueries:
@@ -165,23 +162,49 @@ class CoalitionGame:
         own = [cells[i][cells[i] >= 0].unique() for cells in self.cells]
         return [own[0] if self.columns is None else own[0].reshape(-1, self.columns), *own[1:]]
 
-    def value(self, keep: Tensor) -> Tensor:
-        """Return the target less its value for the whole input, ``[batch]``, if only some features are kept.
+    def keep(self, groups: list[list[Tensor]], flags: list[tuple[float, ...]]) -> Tensor:
+        """Return which features are kept, ``[batch, features]``.
 
         Args:
-            keep: ``[batch, features]``.
+            groups: the groups of features of each sample.
+            flags: for each sample, 1 for each group that is kept and 0 for one that is not; empty: all are.
+        """
+        keep = torch.ones(self.batch, self.count, dtype=torch.bool)
+        for own, kept, row in zip(groups, flags, keep, strict=True):
+            for group, flag in zip(own, kept, strict=False):
+                if not flag:
+                    row[group] = False
+        return keep
+
+    def values(self, keeps: list[Tensor]) -> list[Tensor]:
+        """Return the target less its value for the whole input, ``[batch]``, for each of several sets of features.
+
+        Args:
+            keeps: ``[batch, features]`` each, true where a feature is kept.
         """
         values = {}
         for t, baseline, owner, cells in zip(self.places, self.baselines, self.owners, self.cells, strict=True):
-            kept = (cells < 0) | keep.gather(1, cells.clamp(min=0))  # [batch, positions]
-            values[node_of(t).seq] = torch.where(kept.flatten().to(t.device)[owner], t.detach(), baseline)
+            changed = []
+            for keep in keeps:
+                kept = (cells < 0) | keep.gather(1, cells.clamp(min=0))  # [batch, positions]
+                changed.append(torch.where(kept.flatten().to(t.device)[owner], t.detach(), baseline))
+            node = node_of(t)
+            batch = node.axes.index((self.run.trace.batch,)) if len(keeps) > 1 else 0
+            values[node.seq] = torch.cat(changed, batch)
         try:
-            return precise(self.run.rerun(values).seed.value) - self.whole
+            found = self.run.rerun(values, len(keeps), gradients=False).seed.value
         except NumericalError as error:
             raise NumericalError(
                 "The model's output is not finite where features are replaced by the baseline. Give another "
                 "`baseline`, a padding token's embedding for instance."
             ) from error
+        return [precise(value) - self.whole for value in found.chunk(len(keeps))]
+
+    def agree(self, found: list[Tensor], alone: Tensor) -> bool:
+        """Return whether the last of several values is that of the same set alone, up to rounding of the logits."""
+        size = max(float(values.abs().max()) for values in (*found, alone))
+        rounding = 10 * torch.finfo(self.run.seed.logits.dtype).eps * float(self.run.seed.logits.abs().max())
+        return torch.allclose(found[-1], alone, rtol=0, atol=1e-3 * size + rounding)
 
     def reading(self, scores: Tensor) -> Reading:
         """Distribute scores of features, ``[batch, features]``, evenly over the positions of each."""

@@ -6,7 +6,8 @@ the largest and the smallest value of the sample's own input, as in the paper (0
 
 Noise is drawn position by position from ``seed``, so that it is the same in any batch.
 
-Cost: ``1 + samples`` forward passes and ``samples`` backward passes.
+Cost: ``1 + samples`` forward passes and ``samples`` backward passes, batched as those of
+:mod:`~whence.methods.integrated_gradients`.
 """
 
 from __future__ import annotations

@@ -55,10 +55,32 @@ def forwarded(
     """Trace a forward pass, ready to be read for each target; the model is as it was when the block ends.
 
     Args:
-        model: the model, run in evaluation mode.
+        method: whose rulebook the operations follow.
+
+    The other arguments are those of :func:`forwarded_once`.
+    """
+    with forwarded_once(model, args, kwargs, batch, [method], targets, checkpoints, inside) as (runs,):
+        yield runs
+
+
+@contextlib.contextmanager
+def forwarded_once(
+    model: nn.Module,
+    args: list[Any],
+    kwargs: dict[str, Any],
+    batch: int,
+    methods: Sequence[RulebookSource],
+    targets: Sequence[Target],
+    checkpoints: int = 1,
+    inside: bool = False,
+) -> Iterator[list[list[Run]]]:
+    """Trace one forward pass for methods with equal rulebooks; they must be read in the order in which they are given.
+
+    Args:
+        model: the model, run in evaluation mode; it is as it was when the block ends.
         args, kwargs: its arguments.
         batch: the number of samples.
-        method: whose rulebook the operations follow.
+        methods: whose rulebook the operations follow; a list of runs for each.
         targets: what is explained; one run for each.
         checkpoints: how many chunks of the forward pass are recomputed in the backward pass; 1: none.
         inside: whether the relevance of each block's branches is asked for, too.
@@ -67,12 +89,13 @@ def forwarded(
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         names = stack.enter_context(undisturbed(model))
-        forward = Forward(model, args, kwargs, batch, method, padding_of(kwargs), names, checkpoints, inside)
-        runs = forward.runs(targets)
+        forward = Forward(model, args, kwargs, batch, methods[0], padding_of(kwargs), names, checkpoints, inside)
+        runs = forward.runs(targets, reused=len(methods) > 1)
         tokens = runs[0].tokens
         if any(s.name == "image" and s.grid is None for s in split(tokens, size_of(tokens), runs[0])):
             runs[0].group.locate(patch_places(runs[0]))
-        yield runs
+        others = methods[1:]
+        yield [runs, *(_read_by(method, runs, reused=method is not others[-1]) for method in others)]
 
 
 @dataclass(frozen=True)
@@ -96,9 +119,14 @@ class Forward:
     checkpoints: int = 1
     inside: bool = False
 
-    def runs(self, targets: Sequence[Target]) -> list[Run]:
-        """Return a run for each target, all of one forward pass."""
-        return self._runs(targets, None, frozenset())
+    def runs(self, targets: Sequence[Target], reused: bool = False) -> list[Run]:
+        """Return a run for each target, all of one forward pass.
+
+        Args:
+            targets: what is explained.
+            reused: whether another method reads the same forward pass afterwards.
+        """
+        return self._runs(targets, None, frozenset(), reused)
 
     def retrace(self, run: Run, values: Mapping[int, Tensor]) -> Run:
         """Trace the forward pass of a run again, with other values in place of some tensors (by ``seq``)."""
@@ -107,25 +135,27 @@ class Forward:
             raise ModelError(AGAIN)
         return other
 
-    def rerun(self, run: Run, values: Mapping[int, Tensor], times: int = 1) -> Rerun:
+    def rerun(self, run: Run, values: Mapping[int, Tensor], times: int = 1, *, gradients: bool = True) -> Rerun:
         """Run the model with other values; only the target and its gradients at these values can be asked of it.
 
         Args:
             run: the run whose target is computed again.
             values: by the ``seq`` of the tensors that they replace.
             times: how many copies of the batch there are; only of one value, and a target that is no function.
+            gradients: whether gradients will be asked for; if not, no graph is kept where that is possible.
         """
         rulebook = run.rulebook
         if len(values) > 1 or rulebook.rules or rulebook.maps or rulebook.inside:  # a whole trace has to tell
             there = self.retrace(run, values)
             return Rerun(there.seed, [there.trace.placed[seq] for seq in values])
         args, kwargs = repeated((self.args, self.kwargs), self.batch, times)
+        graph = gradients or run.seed.index is None  # a function of the outputs may compute gradients itself
 
         def replacing() -> tuple[Trace, Any]:
-            trace = ReplacingTrace({}, self.batch * times, names=self.names, replaced=values, learned=run.trace.learned)
+            trace = ReplacingTrace(self.batch * times, self.names, values, run.trace.learned, graph)
             return trace, self._through(trace, args, kwargs)
 
-        trace, outputs = replacing() if self.checkpoints == 1 else self._checkpoints().first(replacing)
+        trace, outputs = self._checkpoints().first(replacing) if graph and self.checkpoints > 1 else replacing()
         if trace.replaced:
             raise ModelError(AGAIN)
         with trace:
@@ -133,11 +163,17 @@ class Forward:
         if start.logits.shape[1:] != run.seed.logits.shape[1:]:  # its classes are other samples of the batch
             raise ModelError(AGAIN)
         start = replace(start, last=_last_linear(trace, start))
-        _check(start, self._diagnose)
+        _check_finite(start, self._diagnose)
+        if graph:
+            _check_differentiable(start)
         return Rerun(start, [trace.placed[seq] for seq in values])
 
     def _runs(
-        self, targets: Sequence[Target], replaced: Mapping[int, Tensor] | None, learned: frozenset[int]
+        self,
+        targets: Sequence[Target],
+        replaced: Mapping[int, Tensor] | None,
+        learned: frozenset[int],
+        reused: bool = False,
     ) -> list[Run]:
         while True:
             rulebook = self._rulebook()
@@ -153,11 +189,12 @@ class Forward:
         if rulebook.phase is None:
             starts = [replace(start, last=_last_linear(trace, start)) for start in starts]
         for start in starts:
-            _check(start, self._diagnose)
+            _check_finite(start, self._diagnose)
+            _check_differentiable(start)
         trace.coverage.settle(node_of(starts[0].output).reachable())
         if rulebook.phase is not None:
             rulebook.phase.read(node_of(starts[0].output).readers())
-        return Run.each(self, trace, rulebook, list(zip(starts, targets, strict=True)))
+        return Run.each(self, trace, rulebook, list(zip(starts, targets, strict=True)), reused)
 
     def _rulebook(self) -> Rulebook:
         rulebook = replace(self.method.rulebook(), inside=self.inside)
@@ -216,10 +253,23 @@ class Forward:
         return first_bad_value(self.model, self.args, self.kwargs)
 
 
-def _check(start: Seed, diagnose: Callable[[], str]) -> None:
-    """Refuse outputs that cannot be explained."""
+def _read_by(method: RulebookSource, runs: Sequence[Run], reused: bool) -> list[Run]:
+    """Return runs of the same forward pass for another method, whose rulebook is equal."""
+    first = runs[0]
+    seeds = [(replace(run.seed), run.target) for run in runs]  # a method may set the weights of its seed
+    own = Run.each(replace(first.forward, method=method), first.trace, first.rulebook, seeds, reused)
+    own[0].group.locate(first.group.places)
+    return own
+
+
+def _check_finite(start: Seed, diagnose: Callable[[], str]) -> None:
+    """Refuse outputs with a NaN, or an infinity where it cannot be explained."""
     if bool((torch.isnan(start.logits) | (start.logits == torch.inf)).any()) or not bool(start.value.isfinite().all()):
         raise NumericalError(f"The model's output is not finite: {diagnose()}")
+
+
+def _check_differentiable(start: Seed) -> None:
+    """Refuse outputs that do not depend on the input."""
     if not start.output.requires_grad:
         raise InputError(
             "The model's output does not depend on any input that can carry relevance: its inputs are integers and no "

@@ -6,7 +6,7 @@ ledger needs the whole forward pass, :meth:`whence.runs.run.Run.retrace` traces 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,26 @@ from ..tracing.tracer import Trace
 
 
 class ReplacingTrace(Trace):
-    """A trace that ends once the last value is replaced; from there on only linear layers are watched."""
+    """A trace that ends once the last value is replaced; from there on only linear layers are watched.
+
+    Args:
+        batch: the number of samples.
+        names: the name of each parameter, by ``id``.
+        replaced: values to put in place of tensors, by the ``seq`` of their nodes in an earlier trace.
+        learned: parameters (by ``id``) that are tokens of the model's own.
+        gradients: whether gradients at the values will be asked for; if not, no graph is made from there on.
+    """
+
+    def __init__(
+        self,
+        batch: int,
+        names: Mapping[int, str],
+        replaced: Mapping[int, Tensor],
+        learned: frozenset[int],
+        gradients: bool,
+    ) -> None:
+        super().__init__({}, batch, names=names, replaced=replaced, learned=learned)
+        self.gradients = gradients
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -32,6 +51,9 @@ class ReplacingTrace(Trace):
         op = ops.operation(func)
         if self.replaced or op.inplace or not torch.is_grad_enabled():  # it may write to what is the model's own
             return super().__torch_function__(func, types, args, kwargs)
+        if not self.gradients:
+            with torch.no_grad():
+                return func(*args, **kwargs)
         if op.name != "linear":
             return func(*args, **kwargs)
         args, kwargs = map_tensors((args, kwargs), self._constant)
@@ -52,7 +74,7 @@ class Rerun:
 
     Attributes:
         seed: its target.
-        leaves: the values, as leaves of the autograd graph.
+        leaves: the values, as leaves of the autograd graph if there is one.
     """
 
     seed: Seed

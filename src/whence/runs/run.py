@@ -83,6 +83,7 @@ class Run:
         followers: the runs to the targets after this one.
         structure: the model's blocks.
         ledger: where relevance that is absorbed or created is entered.
+        reused: whether another method reads the same forward pass after this one.
         watched: what else is recorded in a backward pass.
     """
 
@@ -96,10 +97,17 @@ class Run:
     followers: tuple[Run, ...]
     structure: BlockStructure
     ledger: Ledger | None
+    reused: bool = False
     watched: list[BackwardRecorder] = field(default_factory=list)
 
     @staticmethod
-    def each(forward: Forward, trace: Trace, rulebook: Rulebook, seeds: Sequence[tuple[Seed, Target]]) -> list[Run]:
+    def each(
+        forward: Forward,
+        trace: Trace,
+        rulebook: Rulebook,
+        seeds: Sequence[tuple[Seed, Target]],
+        reused: bool = False,
+    ) -> list[Run]:
         """Return the runs of one forward pass; see the attributes."""
         group = TargetGroup()
         runs: tuple[Run, ...] = ()
@@ -107,7 +115,8 @@ class Run:
             seed, target = seeds[number]
             structure = BlockStructure.of(trace, node_of(seed.output))
             ledger = Ledger(trace.batch) if rulebook.phase is not None and rulebook.books else trace.ledger
-            runs = (Run(forward, trace, seed, rulebook, target, group, number, runs, structure, ledger), *runs)
+            run = Run(forward, trace, seed, rulebook, target, group, number, runs, structure, ledger, reused)
+            runs = (run, *runs)
         return list(runs)
 
     @property
@@ -140,14 +149,15 @@ class Run:
         """
         return self.forward.retrace(self, values)
 
-    def rerun(self, values: Mapping[int, Tensor], times: int = 1) -> Rerun:
+    def rerun(self, values: Mapping[int, Tensor], times: int = 1, *, gradients: bool = True) -> Rerun:
         """Run the model with other values, where only the target and its gradients at these values are asked.
 
         Args:
             values: by the ``seq`` of the nodes of the tensors that they replace.
             times: how many copies of the batch there are; only of one value, and a target that is no function.
+            gradients: whether gradients will be asked for; if not, no graph is kept where that is possible.
         """
-        return self.forward.rerun(self, values, times)
+        return self.forward.rerun(self, values, times, gradients=gradients)
 
     # -- where relevance is read ------------------------------------------------------------------------------
 
@@ -183,8 +193,8 @@ class Run:
 
     @property
     def more(self) -> bool:
-        """Whether the same forward pass will be read again, for another target."""
-        return bool(self.followers)
+        """Whether the same forward pass will be read again, for another target or by another method."""
+        return bool(self.followers) or self.reused
 
     def backward(
         self,

@@ -11,7 +11,6 @@ from torch import nn
 import whence
 from tests.support import tiny
 from tests.support.checks import EXACT, relative
-from whence.methods import integrated_gradients
 from whence.methods.integrated_gradients import IntegratedGradients
 from whence.runs.forward import forwarded
 from whence.tracing.tensor_info import node_of
@@ -136,73 +135,20 @@ def test_parameters_that_need_gradients_are_left_alone():
     assert all(p.grad is None for p in model.parameters())
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_no_graph_is_kept_where_only_the_value_is_asked(name):
+    """Also if the model's parameters require gradients, as they do here."""
+    begun, method = runs(name)
+    with begun as (run,):
+        (place,) = method.places(run)
+        values = {node_of(place).seq: torch.randn_like(place)}
+        there, with_graph = run.rerun(values, gradients=False), run.rerun(values)
+        assert relative(there.seed.value, with_graph.seed.value) < EXACT
+        assert with_graph.seed.output.requires_grad
+        assert not there.seed.output.requires_grad
+
+
 def test_a_value_that_finds_no_place_is_said():
     begun, _ = runs("bert")
     with begun as (run,), pytest.raises(whence.ModelError, match="again"):
         run.rerun({10**6: torch.zeros(1)})
-
-
-@pytest.mark.parametrize("method", ["integrated-gradients", "smooth-grad"])
-@pytest.mark.parametrize("name", MODELS)
-def test_copies_that_go_together_are_those_that_go_alone(name, method, monkeypatch):
-    torch.manual_seed(0)
-    make, inputs = MODELS[name]
-    model, given = make().double(), inputs()
-    many = {"steps" if method == "integrated-gradients" else "samples": 7}
-    together = whence.explain(model, given, method, 1, **many)
-    monkeypatch.setattr(integrated_gradients, "ROWS", 1)
-    assert relative(together.scores, whence.explain(model, given, method, 1, **many).scores) < EXACT
-
-
-class Counting(nn.Module):
-    """A model that counts its forwards; its samples may know of each other, or be as many as they were at first."""
-
-    def __init__(self, mixing=False, fixed=None):
-        super().__init__()
-        self.first, self.head = nn.Linear(4, 4), nn.Linear(4, 3)
-        self.mixing, self.fixed, self.batches = mixing, fixed, []
-
-    def forward(self, x):
-        self.batches.append(len(x))
-        if self.fixed not in (None, len(x)):
-            raise RuntimeError(f"this model takes {self.fixed} samples")
-        x = torch.tanh(self.first(x))
-        return self.head((x + x.flip(0) if self.mixing else x).mean(1)) ** 3
-
-
-@pytest.mark.parametrize(("options", "batches"), [
-    ({}, [2, 10, 2, 10]),  # the first, five points, the last of these alone, five points
-    ({"mixing": True}, [2, 10, 2] + 10 * [2]),
-    ({"fixed": 2}, [2, 10] + 10 * [2]),
-])  # fmt: skip
-def test_they_go_together_if_they_do_not_know_of_each_other(options, batches, monkeypatch):
-    torch.manual_seed(0)
-    model, x = Counting(**options).double().eval(), torch.randn(2, 5, 4, dtype=torch.float64)
-    monkeypatch.setattr(integrated_gradients, "ROWS", 50)
-    found = whence.explain(model, {"x": x}, "integrated-gradients", [0, 2], at="pixel", steps=10)
-    assert model.batches == batches
-    monkeypatch.setattr(integrated_gradients, "ROWS", 1)
-    alone = whence.explain(model, {"x": x}, "integrated-gradients", [0, 2], at="pixel", steps=10)
-    assert relative(found.scores, alone.scores) < EXACT
-
-
-class Pairs(nn.Module):
-    """Pictures by texts, as in CLIP: how well each of the batch's texts fits each picture."""
-
-    def __init__(self):
-        super().__init__()
-        self.picture, self.text = nn.Linear(4, 4), nn.Linear(4, 4)
-
-    def forward(self, x, y):
-        return torch.tanh(self.picture(x)).mean(1) @ torch.tanh(self.text(y)).mean(1).T
-
-
-def test_classes_that_are_samples_are_not_mixed_up(monkeypatch):
-    torch.manual_seed(0)
-    model, given = Pairs().double().eval(), {"x": torch.randn(2, 5, 4).double(), "y": torch.randn(2, 3, 4).double()}
-    together = whence.explain(model, given, "integrated-gradients", 1, at="pixel", steps=6)
-    monkeypatch.setattr(integrated_gradients, "ROWS", 1)
-    assert (
-        relative(together.scores, whence.explain(model, given, "integrated-gradients", 1, at="pixel", steps=6).scores)
-        < EXACT
-    )
