@@ -14,7 +14,7 @@ hypothesis.settings.register_profile("whence", derandomize=True, deadline=None, 
 hypothesis.settings.load_profile("whence")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def rows_of_small_models_are_left_out(monkeypatch):
     """The models of the tests are smaller than those for which looking for rows of zeros pays."""
     monkeypatch.setattr("whence.tracing.sparse_rows.LEAST", 0)

@@ -15,6 +15,8 @@ from tests.support.checks import close, refused
 from whence.errors import InputError
 from whence.explainer.captured import _Signature
 
+pytestmark = pytest.mark.usefixtures("rows_of_small_models_are_left_out")
+
 TEXT = sorted(whence.list_methods())
 MODELS = {
     "bert": (tiny.bert, lambda seed: {"input_ids": tiny.ids(2, 7, seed)}),

@@ -31,7 +31,7 @@ CASES = [
 def test_no_method_waits_for_a_value(name, method, monkeypatch):
     """But once, at the end of the forward, when the answer is looked at."""
     make, inputs = MODELS[name]
-    monkeypatch.setattr("whence.runs.forward._check", lambda *_: None)
+    monkeypatch.setattr("whence.runs.forward._check_finite", lambda *_: None)
     expected = whence.explain(make(), inputs, method, 0)
     model, there = make().to("meta"), {key: value.to("meta") for key, value in inputs.items()}
     chosen = create(method, {})

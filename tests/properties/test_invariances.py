@@ -14,6 +14,8 @@ from tests.support import tiny
 from tests.support.checks import relative
 from whence.targets.seed import find_logits
 
+pytestmark = pytest.mark.usefixtures("rows_of_small_models_are_left_out")
+
 methods = pytest.mark.parametrize("method", tiny.METHODS)
 
 

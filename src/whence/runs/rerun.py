@@ -49,11 +49,11 @@ class ReplacingTrace(Trace):
     ) -> Any:
         kwargs = kwargs or {}
         op = ops.operation(func)
-        if self.replaced or op.inplace or not torch.is_grad_enabled():  # it may write to what is the model's own
-            return super().__torch_function__(func, types, args, kwargs)
-        if not self.gradients:
+        if not self.gradients and not self.replaced:
             with torch.no_grad():
                 return func(*args, **kwargs)
+        if self.replaced or op.inplace or not torch.is_grad_enabled():  # it may write to what is the model's own
+            return super().__torch_function__(func, types, args, kwargs)
         if op.name != "linear":
             return func(*args, **kwargs)
         args, kwargs = map_tensors((args, kwargs), self._constant)

@@ -29,6 +29,8 @@ from whence.propagation.rules.relevance import RelevanceRules, normalise_shares
 from whence.tracing.sparse_rows import among, few
 from whence.tracing.tracer import Trace
 
+pytestmark = pytest.mark.usefixtures("rows_of_small_models_are_left_out")
+
 shapes = {
     "rows": st.integers(1, 5),
     "inputs": st.integers(1, 9),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +12,8 @@ import whence
 from tests.support import tiny
 from tests.support.checks import EXACT, relative
 from whence.tracing import sparse_rows
+
+pytestmark = pytest.mark.usefixtures("rows_of_small_models_are_left_out")
 
 
 @given(tokens=st.integers(2, 9), alive=st.integers(0, 9), batch=st.integers(1, 3), seed=st.integers(0, 99))
