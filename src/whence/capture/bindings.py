@@ -30,7 +30,7 @@ def called(
         args, kwargs: its arguments; those that are tensors may be anything.
     """
     schema = getattr(func, "_schema", None)
-    if schema is None:
+    if schema is None or any(isinstance(a, list) and None in a for a in args):  # an index of some dimensions alone
         return func, args
     name = schema.name.removeprefix("aten::").replace("_unsafe_view", "view")
     of_tensor = bool(args) and schema.arguments[0].name == "self" and "out" not in kwargs

@@ -18,6 +18,9 @@ SAMPLE = 16
 #: how deep the objects that a module keeps (a configuration, a list of layers) are looked into
 DEPTH = 3
 
+#: the module of transformers whose hooks collect hidden states and attentions; a forward pass installs them
+COLLECTING = "transformers.utils.output_capturing"
+
 _OPAQUE = (Tensor, nn.Module, type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
 
 
@@ -39,6 +42,11 @@ class Observer:
         self.hook(*args)
 
 
+def _observes(hook: Any) -> bool:
+    """Return whether a hook changes nothing: an observer, or one by which transformers collects hidden states."""
+    return isinstance(hook, Observer) or getattr(hook, "__module__", "") == COLLECTING
+
+
 class ModelState:
     """What a replay assumes of a model: its parts, their attributes and hooks, and the tensors it computes with.
 
@@ -57,8 +65,7 @@ class ModelState:
         self._tensors: dict[int, Tensor] = {}
         seen: set[int] = set()
         for module in model.modules():
-            hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
-            if not all(isinstance(hook, Observer) for hook in hooks):
+            if not all(map(_observes, [*module._forward_hooks.values(), *module._forward_pre_hooks.values()])):
                 raise CaptureError("the model has forward hooks, whose code a replay would not run")
             self._look(module.__dict__, seen, DEPTH)
         known = {t.data_ptr() for t in self._tensors.values()}

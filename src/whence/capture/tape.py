@@ -170,11 +170,13 @@ class Tape(TorchDispatchMode):
         self.kept: dict[int, Tensor] = {}
         self.folded: dict[int, Tensor] = {}
         self._numbers = WeakTensorKeyDictionary()
+        self._discrete: set[int] = set()  # values that depend on integers and booleans among the inputs alone
         self._memories: dict[int, _Memory] = {}  # by the address of a storage
         self._born: dict[int, _Birth] = {}  # storages that were allocated while recording, by their address
         self._given: dict[int, list[Tensor]] = {}  # the constants of steps, by the address of their storage
         self._unseen = _Unseen(self)
         self.inputs = [self._number(tensor) for tensor in inputs]
+        self._discrete |= {n for n, t in zip(self.inputs, inputs, strict=True) if not _is_float(t)}
 
     def __enter__(self) -> Tape:
         super().__enter__()
@@ -214,7 +216,7 @@ class Tape(TorchDispatchMode):
             return out
         if func is torch.ops.aten.set_.source_Tensor:
             return self.share(func, *args)
-        _refuse(func, args, kwargs)
+        self._guard_shape(func, args)
         if _is_random(func, args, kwargs):
             raise CaptureError(_RANDOM)
         written = _written(func, args, kwargs)
@@ -231,10 +233,33 @@ class Tape(TorchDispatchMode):
             return out
         self._note_births(given, out)
         outputs = tuple(self._number(r) if isinstance(r, Tensor) else None for r in results)
+        if all(map(self._is_discrete, given)):
+            self._discrete |= {self._numbers[r] for r in results if isinstance(r, Tensor) and not _is_float(r)}
+        elif written:
+            self._discrete -= {n for n in self._discrete if self.memory[n] in self._touched(written)}
         self.steps.append(
             TapeStep(func, encoded[0], encoded[1], outputs, isinstance(out, tuple | list), self._touched(written))
         )
         return out
+
+    def _is_discrete(self, tensor: Tensor) -> bool:
+        """Return whether a tensor is a constant, or computed of integers and booleans alone."""
+        number = self.number(tensor)
+        return number is None or number in self._discrete
+
+    def _guard_shape(self, func: Any, args: tuple[Any, ...]) -> None:
+        """Guard the values that the shape of an operation's result depends on; refuse those that differ for each input.
+
+        Positions of image tokens, found by comparing token ids, are often the same. What a router chooses is not.
+        """
+        deciding = _deciding_shape(func, args)
+        if not all(map(self._is_discrete, deciding)):
+            name = func._schema.name.removeprefix("aten::")
+            raise CaptureError(f"the shape of a tensor depends on values ('{name}')")
+        for tensor in deciding:
+            number = self.number(tensor)
+            if number is not None and not _CHECKING.get():
+                self.guards.append(Guard(number, tensor.detach().clone(), False))
 
     def share(self, func: Any, tensor: Tensor, source: Tensor) -> Any:
         """Run a function that lets a tensor take over the memory of another one: it is an alias of that from now on."""
@@ -399,16 +424,20 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[T
     return found
 
 
-def _refuse(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuse an operation whose result has a shape that depends on values."""
+def _deciding_shape(func: Any, args: tuple[Any, ...]) -> list[Tensor]:
+    """Return the arguments whose values decide the shape of an operation's result, or of what it works with."""
     name = func._schema.name
     if name in ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"):
         masks = [t for t in args[1] if isinstance(t, Tensor) and t.dtype in (torch.bool, torch.uint8)]
-        if not masks or (name != "aten::index" and args[2].numel() == 1):
-            return
-    elif torch.Tag.dynamic_output_shape not in func.tags:
-        return
-    raise CaptureError(f"the shape of a tensor depends on values ('{name.removeprefix('aten::')}')")
+        return [] if name != "aten::index" and args[2].numel() == 1 else masks
+    if torch.Tag.dynamic_output_shape not in func.tags:
+        return []
+    tensors = [t for t in leaves(args) if isinstance(t, Tensor)]
+    return tensors[1:] if name == "aten::masked_select" else tensors
+
+
+def _is_float(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _is_random(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -50,5 +50,10 @@ def test_a_result_that_is_written_to_a_given_tensor_needs_a_function():
     assert called(aten.div.out, (X, X), {"out": torch.empty_like(X)})[0] is torch.div
 
 
+def test_an_index_of_some_dimensions_needs_the_operation():
+    index = [None, torch.tensor([0, 0])]
+    assert called(aten.index_put.default, (X, index, torch.ones(2), True), {})[0] is aten.index_put.default
+
+
 def test_other_functions_stay_as_they_are():
     assert called(torch.matmul, (X, X), {}) == (torch.matmul, (X, X))

@@ -168,3 +168,26 @@ def test_a_linear_layer_is_one_operation():
         assert program.operations == 1
         other = torch.randn(2, 3, 6)
         assert torch.equal(program([other])[0], layer(other))
+
+
+def test_positions_found_among_integers_are_guarded():
+    ids, x = torch.tensor([3, 7, 3, 1]), torch.arange(4.0)
+
+    def chosen(ids, x):
+        return x[ids == 3] * 2
+
+    tape = Tape([ids, x])
+    with tape:
+        made = chosen(ids, x)
+    program = Program(tape, [made])
+    other = torch.tensor([3, 1, 3, 7])
+    assert torch.equal(program([other, x + 1])[0], chosen(other, x + 1))
+    assert isinstance(program([torch.tensor([3, 3, 3, 7]), x]), Guard)
+
+
+@pytest.mark.parametrize("write", [False, True])
+def test_positions_that_depend_on_numbers_are_refused(write):
+    ids, x = torch.tensor([3, 7, 3, 1]), torch.arange(4.0)
+    with pytest.raises(CaptureError, match="depends on values"), Tape([ids, x]):
+        mask = (ids == 3).copy_(x > 1) if write else x > 1
+        x[mask]
