@@ -94,26 +94,28 @@ def _row(name: str, methods: list[str]) -> tuple[str, dict[str, str]]:
 
 
 def page(rows: dict[str, dict[str, str]]) -> str:
-    """Return the page: how many are replayed, and the families with others."""
-    every = Counter(found for row in rows.values() for found in row.values() if found)
-    whole = sum(all(found.startswith("replayed") for found in row.values() if found) for row in rows.values())
-    lines = [
-        f"{whole} of {len(rows)} families are replayed by every method.",
-        "",
-        "| outcome | explanations |",
-        "|---|---|",
-    ]
-    lines += [f"| {found} | {count} |" for found, count in every.most_common()]
+    """Return the page: how many are replayed by each method, and the families with others."""
+    methods = list(next(iter(rows.values())))
+    never = [m for m in methods if not any(row[m].startswith("replayed") for row in rows.values())]
+    lines = ["| method | families | replayed | captured anew | not captured |", "|---|---|---|---|---|"]
+    for method in methods:
+        found = [row[method] for row in rows.values() if row[method]]
+        counts = [
+            sum(word.startswith(kind) for word in found) for kind in ("replayed", "captured anew", "not captured")
+        ]
+        lines.append(f"| `{method}` | {len(found)} | " + " | ".join(map(str, counts)) + " |")
     lines += [
         "",
-        "Families with explanations that are not replayed:",
+        "*Captured anew*: the other input goes another way through the model, which is captured as well. Never "
+        f"replayed: {', '.join(f'`{method}`' for method in never)}. Other explanations that are not replayed:",
         "",
         "| family | outcome | methods |",
         "|---|---|---|",
     ]
     for name, row in rows.items():
-        for kind in dict.fromkeys(found for found in row.values() if found and not found.startswith("replayed")):
-            names = ", ".join(f"`{method}`" for method, found in row.items() if found == kind)
+        others = {method: found for method, found in row.items() if found and method not in never}
+        for kind in dict.fromkeys(found for found in others.values() if not found.startswith("replayed")):
+            names = ", ".join(f"`{method}`" for method, found in others.items() if found == kind)
             lines.append(f"| {name} | {kind} | {names} |")
     return HEAD + "\n".join(lines) + "\n"
 

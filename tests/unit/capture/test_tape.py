@@ -188,6 +188,7 @@ def test_positions_found_among_integers_are_guarded():
 @pytest.mark.parametrize("write", [False, True])
 def test_positions_that_depend_on_numbers_are_refused(write):
     ids, x = torch.tensor([3, 7, 3, 1]), torch.arange(4.0)
-    with pytest.raises(CaptureError, match="depends on values"), Tape([ids, x]):
+    with Tape([ids, x]):
         mask = (ids == 3).copy_(x > 1) if write else x > 1
-        x[mask]
+        with pytest.raises(CaptureError, match="depends on values"):
+            x[mask]
