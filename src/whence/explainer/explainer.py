@@ -29,7 +29,6 @@ from .generation import Generation, generate
 from .target_labels import TargetLabels, batch_target, with_targets
 
 WINDOW = 16  # batches that are sorted by length together when a stream is explained
-BUCKET = 8  # texts of a batch are padded to a multiple of this length, so that few shapes are captured
 
 
 class Explainer:
@@ -284,9 +283,8 @@ class Explainer:
 
     def _collated(self, samples: list[Sample]) -> Any:
         """Return the tensors of samples of one shape, as the model takes them."""
-        several = len(samples) > 1 and self._captures is not None and "attention_mask" in samples[0].tensors
         limit = self.reader.limit if isinstance(self.reader, TextReader) else None
-        tensors = collate(samples, BUCKET if several else 1, limit)
+        tensors = collate(samples, 1, limit)  # padding to few lengths took more time than captures saved (MiniLM)
         return self.placed(tensors[""] if list(tensors) == [""] else tensors)
 
     def _attached(self, found: Explanation | Explanations, target: Any, samples: list[Sample]) -> list[Any]:

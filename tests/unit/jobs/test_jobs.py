@@ -116,7 +116,7 @@ def test_rows_are_the_same_to_the_bit_from_several_processes(reviews, tmp_path):
 
 
 def test_rows_are_the_same_without_captures(reviews, explainer, tmp_path):
-    """Batches that are captured are padded to a multiple of eight tokens, which changes roundings."""
+    """The setting is part of the job."""
     captured = rows(run(reviews, explainer, tmp_path / "captured").directory)
     plain = rows(run(reviews, str(SENTIMENT), tmp_path / "plain", capture=False).directory)
     for one, other in zip(captured, plain, strict=True):
