@@ -283,8 +283,7 @@ class Explainer:
 
     def _collated(self, samples: list[Sample]) -> Any:
         """Return the tensors of samples of one shape, as the model takes them."""
-        limit = self.reader.limit if isinstance(self.reader, TextReader) else None
-        tensors = collate(samples, 1, limit)  # padding to few lengths took more time than captures saved (MiniLM)
+        tensors = collate(samples)
         return self.placed(tensors[""] if list(tensors) == [""] else tensors)
 
     def _attached(self, found: Explanation | Explanations, target: Any, samples: list[Sample]) -> list[Any]:

@@ -54,21 +54,13 @@ class Reader(Protocol):
         ...
 
 
-def collate(samples: Sequence[Sample], multiple: int = 1, limit: int | None = None) -> dict[str, Tensor]:
-    """Collate samples of one shape into a batch, padded on the right.
-
-    Args:
-        samples: the samples.
-        multiple: pad to a length that is a multiple of this, so that batches have few different lengths.
-        limit: but not beyond this.
-    """
+def collate(samples: Sequence[Sample]) -> dict[str, Tensor]:
+    """Collate samples of one shape into a batch, padded on the right."""
     out: dict[str, Tensor] = {}
     for name in samples[0].tensors:
         each = [sample.tensors[name] for sample in samples]
         if name in samples[0].pads:
             width = max(t.shape[1] for t in each)
-            rounded = -(-width // multiple) * multiple
-            width = rounded if limit is None else max(width, min(rounded, limit))
             each = [
                 torch.nn.functional.pad(t, (0, width - t.shape[1]), value=s.pads[name])
                 for s, t in zip(samples, each, strict=True)

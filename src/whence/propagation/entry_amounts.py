@@ -15,7 +15,7 @@ from torch import Tensor
 from ..capture.tape import repeated
 
 
-class Operation(NamedTuple):
+class EntryKey(NamedTuple):
     """An operation that absorbed relevance, and the kind of that loss: there is one entry for each."""
 
     seq: int
@@ -55,7 +55,7 @@ class EntryAmounts:
         """Add the product of ``[batch, features]`` and ``[features]``; all products are computed together."""
         self._products.append((self._shares(seq, name, times), rows, vector))
 
-    def add_table(self, operations: Sequence[Operation], amounts: Tensor) -> None:
+    def add_table(self, operations: Sequence[EntryKey], amounts: Tensor) -> None:
         """Add amounts that were added up before, ``[entries, batch]``."""
         self._tables.append(([self._shares(seq, name, {kind: 1.0}) for seq, kind, name in operations], amounts))
 
@@ -64,9 +64,9 @@ class EntryAmounts:
             self._names.setdefault((seq, kind), name)
         return _Shares(seq, name, times)
 
-    def added(self, wanted: Callable[[Operation], bool]) -> tuple[list[Operation], Tensor | None]:
+    def added(self, wanted: Callable[[EntryKey], bool]) -> tuple[list[EntryKey], Tensor | None]:
         """Return the operations that are wanted, in their order, and what each absorbed, ``[entries, batch]``."""
-        found = [Operation(seq, kind, name) for (seq, kind), name in self._names.items()]
+        found = [EntryKey(seq, kind, name) for (seq, kind), name in self._names.items()]
         operations = sorted(filter(wanted, found), key=lambda operation: operation.seq)
         if not operations:
             return [], None

@@ -24,7 +24,7 @@ from ..tracing.node import Node, walk
 from ..tracing.op_call import Call, Hold, OutputNode, Rule, as_it_is, map_tensors
 from ..tracing.reductions import per_sample, precise
 from ..tracing.tensor_info import attach, info_of, node_of
-from .entry_amounts import EntryAmounts, Operation
+from .entry_amounts import EntryAmounts, EntryKey
 from .relevance_function import BackwardOp
 
 #: products of two tensors
@@ -72,7 +72,7 @@ class Ledger:
         total: Tensor | None = None,
         sums: Tensor | None = None,
         marks: Sequence[int] = (),
-        operations: Sequence[Operation] = (),
+        operations: Sequence[EntryKey] = (),
         amounts: Tensor | None = None,
     ) -> None:
         self.batch = batch
@@ -273,11 +273,11 @@ class Ledger:
         """Add to the entry of an operation: there is one per operation and kind, for its output and all its inputs."""
         self._recorded.add(seq, name, {kind: 1.0}, amount)
 
-    def recorded(self) -> tuple[list[Operation], Tensor | None]:
+    def recorded(self) -> tuple[list[EntryKey], Tensor | None]:
         """Return the operations that have absorbed something so far, and what, ``[entries, batch]``."""
         return self._recorded.added(lambda operation: True)
 
-    def bring(self, operations: Sequence[Operation], amounts: Tensor | None) -> None:
+    def bring(self, operations: Sequence[EntryKey], amounts: Tensor | None) -> None:
         """Add entries that were recorded in the same backward pass for another target."""
         if amounts is not None:
             self._recorded.add_table(operations, amounts)
@@ -304,7 +304,7 @@ class Ledger:
         """
         inner = before.difference(ends)
 
-        def counts(x: Operation) -> bool:
+        def counts(x: EntryKey) -> bool:
             return x.seq - 1 not in inner if x.kind == STABILISER else x.seq not in before
 
         self._operations, amounts = self._recorded.added(counts)
@@ -383,7 +383,7 @@ class Ledger:
             total=record["total"],
             sums=record["sums"],
             marks=record["marks"],
-            operations=[Operation(x.seq, x.kind, x.name) for x in entries],
+            operations=[EntryKey(x.seq, x.kind, x.name) for x in entries],
             amounts=torch.stack([x.amount for x in entries]) if entries else None,
         )
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ..propagation.entry_amounts import Operation
+from ..propagation.entry_amounts import EntryKey
 from .boundaries import BatchedResult
 from .run import Run
 
@@ -60,7 +60,7 @@ def _bring(run: Run, read: Read) -> None:
     ledger = run.ledger
     count = 0
     absent = list[bool]()
-    operations = list[Operation]()
+    operations = list[EntryKey]()
 
     def one(weights: Tensor) -> tuple[Tensor, ...]:
         nonlocal count, absent, operations

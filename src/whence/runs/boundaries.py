@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from ..propagation.entry_amounts import Operation
+from ..propagation.entry_amounts import EntryKey
 from ..tracing.attention_record import AttentionRecord
 from ..tracing.axes import Axis, Dim
 from ..tracing.node import Node
@@ -120,5 +120,5 @@ class BatchedResult:
 
     found: list[Tensor] = field(default_factory=list)
     passed: list[Tensor | None] = field(default_factory=list)
-    operations: list[Operation] = field(default_factory=list)
+    operations: list[EntryKey] = field(default_factory=list)
     amounts: Tensor | None = None

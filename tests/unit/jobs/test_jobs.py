@@ -116,12 +116,11 @@ def test_rows_are_the_same_to_the_bit_from_several_processes(reviews, tmp_path):
 
 
 def test_rows_are_the_same_without_captures(reviews, explainer, tmp_path):
-    """The setting is part of the job."""
     captured = rows(run(reviews, explainer, tmp_path / "captured").directory)
     plain = rows(run(reviews, str(SENTIMENT), tmp_path / "plain", capture=False).directory)
     for one, other in zip(captured, plain, strict=True):
         assert one["tokens"] == other["tokens"]
-        assert one["scores"] == pytest.approx(other["scores"], rel=1e-3, abs=1e-5)
+        assert one["scores"] == other["scores"]
 
 
 def test_what_fails_is_a_row_with_its_reason(explainer, tmp_path):

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whence.propagation.entry_amounts import EntryAmounts, Operation
+from whence.propagation.entry_amounts import EntryAmounts, EntryKey
 
 
 def test_amounts_of_one_operation_and_kind_are_added_with_their_signs():
@@ -15,7 +15,7 @@ def test_amounts_of_one_operation_and_kind_are_added_with_their_signs():
     found.add(3, "early", {"norm": 1.0}, torch.tensor([10.0, 20.0]))
     found.add(7, "late", {"bias": -0.5, "norm": 2.0}, torch.tensor([4.0, 6.0]))
     operations, amounts = found.added(lambda operation: True)
-    assert operations == [Operation(3, "norm", "early"), Operation(7, "bias", "late"), Operation(7, "norm", "late")]
+    assert operations == [EntryKey(3, "norm", "early"), EntryKey(7, "bias", "late"), EntryKey(7, "norm", "late")]
     assert amounts.tolist() == [[10.0, 20.0], [-1.0, -1.0], [8.0, 12.0]]
 
 
@@ -24,7 +24,7 @@ def test_operations_that_are_not_wanted_are_left_out():
     found.add(1, "first", {"bias": 1.0}, torch.tensor([1.0]))
     found.add(2, "second", {"bias": 1.0}, torch.tensor([2.0]))
     operations, amounts = found.added(lambda operation: operation.seq > 1)
-    assert operations == [Operation(2, "bias", "second")]
+    assert operations == [EntryKey(2, "bias", "second")]
     assert amounts.tolist() == [[2.0]]
     assert found.added(lambda operation: False) == ([], None)
 
@@ -51,6 +51,6 @@ def test_amounts_of_different_precision_become_the_finer_one():
 
 def test_amounts_that_were_added_up_before_join_the_others():
     found = EntryAmounts()
-    found.add_table([Operation(1, "bias", "a"), Operation(2, "norm", "b")], torch.tensor([[1.0], [2.0]]))
+    found.add_table([EntryKey(1, "bias", "a"), EntryKey(2, "norm", "b")], torch.tensor([[1.0], [2.0]]))
     found.add(2, "b", {"norm": 1.0}, torch.tensor([5.0]))
     assert found.added(lambda operation: True)[1].tolist() == [[1.0], [7.0]]
