@@ -17,6 +17,7 @@ from torch import Tensor, fx, nn
 
 from .bindings import called
 from .fusion import layers_joined
+from .in_place import overwriting
 from .nested import leaves, mapped
 from .tape import Guard, Tape, TapeStep, Value
 
@@ -51,6 +52,8 @@ class Program:
         results = [names.get(n, n) for n in wanted]
         ends = [*results, *(g.value for g in self._guards)]
         steps = _live(tape, layers_joined(tape, steps, ends), ends)
+        if backend is None:  # a compiler plans memory by itself
+            steps = overwriting(tape, steps, ends)
         self.operations = len(steps)
         self.size = _size(steps, tape.kept.values())
         self._run = _compiled(tape.inputs, steps, ends, backend)
