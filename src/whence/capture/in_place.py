@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -45,22 +46,23 @@ def overwriting(tape: Tape, steps: Sequence[TapeStep], outputs: Sequence[int]) -
 
 def _in_place(tape: Tape, step: TapeStep, free: Collection[int]) -> TapeStep:
     """Return an elementwise operation in place, on one of the operands that may be overwritten; others as they are."""
-    if not free or step.writes or step.many or step.outputs[0] is None or torch.Tag.pointwise not in _tags(step):
-        return step
-    overload = getattr(_aten, f"{step.func._schema.name.removeprefix('aten::')}_", None)
-    func = getattr(overload, step.func._overloadname, None)
-    if func is None:
+    made = step.outputs[0] if len(step.outputs) == 1 else None
+    func = _variant_in_place(step.func)
+    if not free or made is None or step.writes or func is None:
         return step
     orders = [step.args]
     if step.func in _COMMUTING and not step.kwargs:
         orders.append((step.args[1], step.args[0]))
     for args in orders:
-        number = args[0].number if isinstance(args[0], Value) else None
-        if number in free and tape.layouts[number] == tape.layouts[step.outputs[0]]:
-            return replace(step, func=func, args=args, writes=frozenset({tape.memory[number]}))
+        first = args[0]
+        if isinstance(first, Value) and first.number in free and tape.layouts[first.number] == tape.layouts[made]:
+            return replace(step, func=func, args=args, writes=frozenset({tape.memory[first.number]}))
     return step
 
 
-def _tags(step: TapeStep) -> Collection[torch.Tag]:
-    """Return how torch describes an operation; nothing for a function that is none of the dispatcher."""
-    return getattr(step.func, "tags", ())
+def _variant_in_place(func: Any) -> Callable[..., Any] | None:
+    """Return the operation that writes the result of an elementwise one over its first operand, if there is one."""
+    if torch.Tag.pointwise not in getattr(func, "tags", ()):  # functions that are no operations have no tags
+        return None
+    variant = getattr(_aten, f"{func._schema.name.removeprefix('aten::')}_", None)
+    return getattr(variant, func._overloadname, None)

@@ -117,11 +117,11 @@ def _simplified(tape: Tape, steps: list[TapeStep]) -> tuple[list[TapeStep], dict
         step = _renamed(step, names)
         numbers = [n for n in (*step.outputs, *step.reads) if n is not None]
         if len(step.outputs) == 1 and not step.writes and step.outputs[0] is not None:
-            place = tape.memory[step.outputs[0]], _place(tape.layouts[step.outputs[0]])
+            place = tape.memory[step.outputs[0]], tape.layouts[step.outputs[0]]
             if place in views:
                 names[step.outputs[0]] = names.get(views[place], views[place])
                 continue
-        views |= {(tape.memory[n], _place(tape.layouts[n])): n for n in step.outputs if n is not None}
+        views |= {(tape.memory[n], tape.layouts[n]): n for n in step.outputs if n is not None}
         if step.writes or any(tape.memory[n] in written for n in numbers):
             kept.append(step)
             continue
@@ -152,15 +152,8 @@ def _copied(tape: Tape, step: TapeStep) -> int | None:
     if schema is None or schema.name not in _COPIES | _SHAPES or not isinstance(step.args[0], Value):
         return None
     source, made = step.args[0].number, step.outputs[0]
-    return source if made is not None and _place(tape.layouts[source]) == _place(tape.layouts[made]) else None
-
-
-def _place(layout: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return where a tensor lies in memory: its layout without the strides of dimensions of one entry."""
-    if not layout:
-        return layout
-    shape, strides, *others = layout
-    return shape, tuple(stride for size, stride in zip(shape, strides, strict=True) if size != 1), *others
+    # also the strides of dimensions of one entry: torch reads them to choose a kernel
+    return source if made is not None and tape.layouts[source] == tape.layouts[made] else None
 
 
 def _key(step: TapeStep) -> Any:

@@ -170,7 +170,7 @@ class Tape(TorchDispatchMode):
         self.kept: dict[int, Tensor] = {}
         self.folded: dict[int, Tensor] = {}
         self._numbers = WeakTensorKeyDictionary()
-        self._discrete: set[int] = set()  # values that depend on integers and booleans among the inputs alone
+        self._discrete: set[int] = set()  # values that are computed of integers and booleans alone
         self._memories: dict[int, _Memory] = {}  # by the address of a storage
         self._born: dict[int, _Birth] = {}  # storages that were allocated while recording, by their address
         self._given: dict[int, list[Tensor]] = {}  # the constants of steps, by the address of their storage
@@ -234,7 +234,7 @@ class Tape(TorchDispatchMode):
         self._note_births(given, out)
         outputs = tuple(self._number(r) if isinstance(r, Tensor) else None for r in results)
         if all(map(self._is_discrete, given)):
-            self._discrete |= {self._numbers[r] for r in results if isinstance(r, Tensor) and not _is_float(r)}
+            self._discrete |= {self._numbers[r] for r in results if isinstance(r, Tensor)}
         elif written:
             self._discrete -= {n for n in self._discrete if self.memory[n] in self._touched(written)}
         self.steps.append(
@@ -243,17 +243,21 @@ class Tape(TorchDispatchMode):
         return out
 
     def _is_discrete(self, tensor: Tensor) -> bool:
-        """Return whether a tensor is a constant, or computed of integers and booleans alone."""
+        """Return whether a tensor is computed of integers and booleans alone, as a mask of 0 and -inf is.
+
+        What is looked up in a table of numbers, as embeddings are, is not.
+        """
         number = self.number(tensor)
-        return number is None or number in self._discrete
+        return number in self._discrete if number is not None else tensor.numel() <= 1 or not _is_float(tensor)
 
     def _guard_shape(self, func: Any, args: tuple[Any, ...]) -> None:
         """Guard the values that the shape of an operation's result depends on; refuse those that differ for each input.
 
-        Positions of image tokens, found by comparing token ids, are often the same. What a router chooses is not.
+        Positions of image tokens, found by comparing token ids, and masks of what is padding are often the same. The
+        places that a router chooses, found by ``nonzero`` among its scores, are not.
         """
         deciding = _deciding_shape(func, args)
-        if not all(map(self._is_discrete, deciding)):
+        if func._schema.name != "aten::index" and not all(map(self._is_discrete, deciding)):
             name = func._schema.name.removeprefix("aten::")
             raise CaptureError(f"the shape of a tensor depends on values ('{name}')")
         for tensor in deciding:
@@ -333,6 +337,8 @@ class Tape(TorchDispatchMode):
         number = self._number(tensor)
         args = (Value(memory.number), *shape)
         self.steps.append(TapeStep(torch.ops.aten.as_strided.default, args, {}, (number,), False))
+        if memory.number in self._discrete:
+            self._discrete.add(number)
         return number
 
     def _make_variable(self, tensor: Tensor) -> None:
@@ -348,6 +354,7 @@ class Tape(TorchDispatchMode):
         self._preserve(tensor)
         number = self._number(whole)
         self.steps.append(TapeStep(clone, (clone(whole),), {}, (number,), False))
+        self._discrete.add(number)  # a constant, until something is written to it
         self._alias(tensor)
 
     def _note_constant(self, func: Any, given: list[Tensor], out: Any, random: bool) -> None:

@@ -163,8 +163,9 @@ class Captures:
     Args:
         request: the model, method and options.
         eager: whether the first explanation of a signature is captured; if not, when it pays.
-        exact: whether replays must be the same bit for bit. If not, a capture that leaves out no rows of zeros may
-            serve inputs with zeros in different rows, where sums are rounded in another order.
+        exact: whether replays must be the same bit for bit. If not, sums may be rounded in another order: by a capture
+            that leaves out no rows of zeros and so serves inputs with zeros in different rows, or where torch lays out
+            a tensor in another way while it is recorded.
         backend: a backend of ``torch.compile`` for replays, which are then the same up to rounding; see
             :class:`whence.capture.program.Program`.
     """
@@ -256,7 +257,7 @@ class Captures:
         """Record the computation of explanations and compare a replay; without the backend, if that cannot be used."""
         capture = _record(self.request, given, found, shortcuts, self.backend)
         if self.backend is None:
-            capture.compare(given.tensors, _equal if shortcuts else _equal_up_to_rounding)
+            capture.compare(given.tensors, _equal if self.exact else _equal_up_to_rounding)
             return capture
         try:
             capture.compare(given.tensors, _equal_up_to_rounding)

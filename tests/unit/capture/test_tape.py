@@ -126,7 +126,7 @@ def test_reads_that_confirm_what_is_known_are_no_guards():
 @pytest.mark.parametrize(
     ("function", "why"),
     [
-        (lambda x: x[x > 0], "shape"),
+        (lambda x: (x > 0).nonzero(), "shape"),
         (lambda x: x.nonzero(), "shape"),
         (lambda x: torch.nn.functional.dropout(x, 0.5), "random"),
         (lambda x: x * torch.rand(3), "random"),
@@ -191,4 +191,35 @@ def test_positions_that_depend_on_numbers_are_refused(write):
     with Tape([ids, x]):
         mask = (ids == 3).copy_(x > 1) if write else x > 1
         with pytest.raises(CaptureError, match="depends on values"):
-            x[mask]
+            mask.nonzero()
+
+
+def test_masks_of_numbers_are_guarded():
+    x = torch.arange(4.0)
+    tape = Tape([x])
+    with tape:
+        made = x[x > 1] * 2
+    program = Program(tape, [made])
+    assert torch.equal(program([x * 0.75])[0], torch.tensor([3.0, 4.5]))
+    assert isinstance(program([x + 1]), Guard)
+
+
+def test_places_of_additive_masks_are_guarded():
+    """They are numbers, 0 and -inf, but computed of integers alone; an embedding is looked up in a table."""
+    ids, table = torch.tensor([3, 7, 3, 1]), torch.arange(8.0)
+    tape = Tape([ids])
+    with tape:
+        mask = torch.zeros(4)
+        mask[ids == 3] = -torch.inf
+        made = (mask < 0).nonzero() * 2
+        with pytest.raises(CaptureError, match="depends on values"):
+            (table[ids] > 2).nonzero()
+    program = Program(tape, [made])
+    assert torch.equal(program([torch.tensor([3, 1, 3, 7])])[0], made)
+    assert isinstance(program([torch.tensor([3, 3, 3, 7])]), Guard)
+
+
+def test_a_tensor_in_another_layout_is_not_left_out():
+    """Strides of dimensions of one entry decide which kernel computes a product."""
+    program = captured(lambda x: (x + 1).as_strided((4, 1), (1, 4)).exp(), torch.randn(4, 1))
+    assert program.operations == 3
