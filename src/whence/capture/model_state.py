@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,6 +22,9 @@ DEPTH = 3
 
 #: the module of transformers whose hooks collect hidden states and attentions; a forward pass installs them
 COLLECTING = "transformers.utils.output_capturing"
+
+#: values of a module's namespace that are compared
+_PLAIN = (int, float, complex, str, bytes, bool, tuple, torch.dtype)
 
 _OPAQUE = (Tensor, nn.Module, type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
 
@@ -61,53 +66,71 @@ class ModelState:
     """
 
     def __init__(self, model: nn.Module, kept: Iterable[Tensor] = (), folded: Iterable[Tensor] = ()) -> None:
-        self._attributes: list[dict[Any, Any]] = []
+        folded = list(folded)
+        self._containers: list[dict[Any, Any] | list[Any]] = []
         self._tensors: dict[int, Tensor] = {}
+        self._arrays: dict[int, np.ndarray[Any, Any]] = {}
         seen: set[int] = set()
         for module in model.modules():
             if not all(map(_observes, [*module._forward_hooks.values(), *module._forward_pre_hooks.values()])):
                 raise CaptureError("the model has forward hooks, whose code a replay would not run")
             self._look(module.__dict__, seen, DEPTH)
         known = {t.data_ptr() for t in self._tensors.values()}
-        for tensor in kept:
+        for tensor in (*kept, *folded):
             if tensor.data_ptr() not in known:
                 self._tensors[id(tensor)] = tensor
         if any(t.is_inference() for t in self._tensors.values()):
             raise CaptureError("the model's parameters are inference tensors, whose changes torch does not count")
-        self._snapshots = [_copy(d) for d in self._attributes]
-        self._empty = [v for d in self._attributes for v in d.values() if isinstance(v, dict | list | set) and not v]
+        self._snapshots = [_copy(container) for container in self._containers]
+        values = [v for container in self._containers for v in _values(container)]
+        self._empty = [v for v in values if isinstance(v, dict | list | set) and not v]
+        self._contents = [(array, array.copy()) for array in self._arrays.values()]
         self._held = list(self._tensors.values())
         self._counts = self._counted()
         self._samples = _samples(folded)
         self._values = [torch.cat(views) for views in self._samples]
         self._classes = list({type(module) for module in model.modules()})
+        self._globals = [found for cls in self._classes for found in _globals_of(cls.forward)]
         self._surroundings = self._surrounding()
 
     def holds(self) -> bool:
         """Return whether nothing has changed."""
         try:
-            same = not any(self._empty) and all(map(operator.eq, self._attributes, self._snapshots))
+            same = not any(self._empty) and all(map(operator.eq, self._containers, self._snapshots))
         except (RuntimeError, ValueError, TypeError):  # tensors and arrays that are others
             return False
         return (
             same
             and self._counted() == self._counts
             and self._surrounding() == self._surroundings
+            and all(names.get(name) == value for names, name, value in self._globals)
+            and all(np.array_equal(array, old) for array, old in self._contents)
             and all(_same_bits(torch.cat(v), old) for v, old in zip(self._samples, self._values, strict=True))
         )
 
-    def _look(self, attributes: dict[Any, Any], seen: set[int], depth: int) -> None:
-        """Note attributes, and those of the objects among them."""
-        if id(attributes) in seen:
+    def _look(self, container: dict[Any, Any] | list[Any], seen: set[int], depth: int) -> None:
+        """Note attributes (or what a dictionary or list among them holds), and those of the objects among them."""
+        if id(container) in seen:
             return
-        seen.add(id(attributes))
-        self._attributes.append(attributes)
-        for value in list(attributes.values()):
-            for item in value.values() if isinstance(value, dict) else (value,):
-                if isinstance(item, Tensor):
-                    self._tensors[id(item)] = item
-                elif depth and hasattr(item, "__dict__") and not isinstance(item, _OPAQUE):
-                    self._look(item.__dict__, seen, depth - 1)
+        seen.add(id(container))
+        self._containers.append(container)
+        for value in list(_values(container)):
+            if isinstance(value, dict | list | tuple):
+                for item in _values(value):
+                    self._look_at(item, seen, depth)
+            else:
+                self._look_at(value, seen, depth)
+
+    def _look_at(self, item: Any, seen: set[int], depth: int) -> None:
+        """Note a value that a module keeps, or that one of its objects, lists or dictionaries holds."""
+        if isinstance(item, Tensor):
+            self._tensors[id(item)] = item
+        elif isinstance(item, np.ndarray):
+            self._arrays[id(item)] = item
+        elif depth and isinstance(item, dict | list):
+            self._look(item, seen, depth - 1)
+        elif depth and hasattr(item, "__dict__") and not isinstance(item, _OPAQUE):
+            self._look(item.__dict__, seen, depth - 1)
 
     def _counted(self) -> tuple[list[int], list[int]]:
         return [t._version for t in self._held], [t.data_ptr() for t in self._held]
@@ -146,10 +169,25 @@ def _same_bits(a: Tensor, b: Tensor) -> bool:
     return torch.equal(a.view(torch.uint8), b.view(torch.uint8))
 
 
-def _copy(attributes: dict[Any, Any]) -> dict[Any, Any]:
+def _values(container: Any) -> Iterable[Any]:
+    return container.values() if isinstance(container, dict) else container
+
+
+def _copy(container: dict[Any, Any] | list[Any]) -> dict[Any, Any] | list[Any]:
     """Return a copy that stays as it is when the lists, sets and dictionaries in the original change.
 
     Those that are empty, most of them for hooks, are not copied: that they stay empty is a test of its own, and a fast
     one.
     """
-    return {k: v.copy() if isinstance(v, dict | list | set) and v else v for k, v in attributes.items()}
+    if isinstance(container, dict):
+        return {k: v.copy() if isinstance(v, dict | list | set) and v else v for k, v in container.items()}
+    return [v.copy() if isinstance(v, dict | list | set) and v else v for v in container]
+
+
+def _globals_of(function: Callable[..., Any]) -> list[tuple[dict[str, Any], str, Any]]:
+    """Return the numbers, strings and other plain values that a function reads from its module: where, name, value."""
+    plain = inspect.unwrap(function)
+    code, names = getattr(plain, "__code__", None), getattr(plain, "__globals__", {})
+    if code is None:
+        return []
+    return [(names, name, names[name]) for name in code.co_names if isinstance(names.get(name), _PLAIN)]

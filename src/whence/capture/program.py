@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -53,7 +53,7 @@ class Program:
         ends = [*results, *(g.value for g in self._guards)]
         steps = _live(tape, layers_joined(tape, steps, ends), ends)
         if backend is None:  # a compiler plans memory by itself
-            steps = overwriting(tape, steps, ends)
+            steps = overwriting(tape, steps, ends, _memories(tape, names))
         self.operations = len(steps)
         self.size = _size(steps, tape.kept.values())
         self._run = _compiled(tape.inputs, steps, ends, backend)
@@ -136,6 +136,22 @@ def _simplified(tape: Tape, steps: list[TapeStep]) -> tuple[list[TapeStep], dict
             seen[key] = step.outputs
             kept.append(step)
     return kept, names
+
+
+def _memories(tape: Tape, names: Mapping[int, int]) -> list[int]:
+    """Return for each value the memory that it lies in at a replay: a view of a copy that is left out, in the original.
+
+    Args:
+        tape: the tape.
+        names: for each value that is left out the one that stands for it.
+    """
+
+    def replayed(memory: int) -> int:
+        while memory in names:  # a memory has the number of the first tensor in it
+            memory = tape.memory[names[memory]]
+        return memory
+
+    return [replayed(memory) for memory in tape.memory]
 
 
 def _renamed(step: TapeStep, names: dict[int, int]) -> TapeStep:

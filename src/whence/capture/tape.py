@@ -27,7 +27,12 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from .nested import leaves, mapped
 
 #: functions that read all values of a tensor into Python, unseen by the dispatcher
-_READING = {Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__reversed__, Tensor.__dlpack__}
+_READING = {
+    Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__reversed__, Tensor.__dlpack__, Tensor.__repr__,
+}  # fmt: skip
+
+#: functions that read the places at which a tensor is split
+_SPLITTING = {torch.tensor_split, Tensor.tensor_split}
 
 _SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]  # a property of C
 
@@ -155,7 +160,7 @@ class Tape(TorchDispatchMode):
         steps: the operations.
         guards: the values that were read into Python.
         memory: for each value the number of the memory that it lies in; views of one tensor share it.
-        layouts: for each value its shape, strides, offset, type and device.
+        layouts: for each value its shape, strides, offset, type and device, and whether it is conjugated or negated.
         kept: tensors that were there before, and that steps are given: weights, for instance.
         folded: tensors that were there before, and of which something was computed that steps are given.
     """
@@ -201,7 +206,15 @@ class Tape(TorchDispatchMode):
             return
         if tensor.is_floating_point() or tensor.is_complex():
             raise CaptureError("numbers that depend on the input are read into Python")
-        self.guards.append(Guard(number, expected, _SHORTCUT.get()))
+        self._guard(number, expected)
+
+    def _guard(self, number: int, expected: Any) -> None:
+        """Guard a value as it is now: it may be overwritten later."""
+        copy = len(self.memory)
+        self.memory.append(copy)
+        self.layouts.append(self.layouts[number])
+        self.steps.append(TapeStep(torch.ops.aten.clone.default, (Value(number),), {}, (copy,), False))
+        self.guards.append(Guard(copy, expected, _SHORTCUT.get()))
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -263,7 +276,7 @@ class Tape(TorchDispatchMode):
         for tensor in deciding:
             number = self.number(tensor)
             if number is not None and not _CHECKING.get():
-                self.guards.append(Guard(number, tensor.detach().clone(), False))
+                self._guard(number, tensor.detach().clone())
 
     def share(self, func: Any, tensor: Tensor, source: Tensor) -> Any:
         """Run a function that lets a tensor take over the memory of another one: it is an alias of that from now on."""
@@ -281,7 +294,7 @@ class Tape(TorchDispatchMode):
         if _CHECKING.get():
             return
         if func is torch.ops.aten._local_scalar_dense.default:
-            self.guards.append(Guard(encoded[0][0].number, out, _SHORTCUT.get()))
+            self._guard(encoded[0][0].number, out)
             return
         number = len(self.memory)
         self.memory.append(number)
@@ -319,7 +332,8 @@ class Tape(TorchDispatchMode):
             return found
         number = self._numbers[tensor] = len(self.memory)
         memory = self._memory_of(tensor)
-        self.layouts.append((tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype, tensor.device))
+        place = (tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype, tensor.device)
+        self.layouts.append((*place, tensor.is_conj(), tensor.is_neg()))
         self.memory.append(number if memory is None else memory.number)
         if memory is None:
             self._memories[tensor.untyped_storage()._cdata] = _Memory(number, StorageWeakRef(tensor.untyped_storage()))
@@ -409,6 +423,8 @@ class _Unseen(TorchFunctionMode):
     ) -> Any:
         if func in _READING and isinstance(args[0], Tensor):
             self._tape.read(args[0], args[0].detach().clone())
+        if func in _SPLITTING and len(args) > 1 and isinstance(args[1], Tensor):
+            self._tape.read(args[1], args[1].detach().clone())
         if func == _SET_DATA:
             return self._tape.share(func, *args)
         return func(*args, **(kwargs or {}))
@@ -437,6 +453,8 @@ def _deciding_shape(func: Any, args: tuple[Any, ...]) -> list[Tensor]:
     if name in ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"):
         masks = [t for t in args[1] if isinstance(t, Tensor) and t.dtype in (torch.bool, torch.uint8)]
         return [] if name != "aten::index" and args[2].numel() == 1 else masks
+    if name == "aten::_pack_padded_sequence":
+        return [args[1]]
     if torch.Tag.dynamic_output_shape not in func.tags:
         return []
     tensors = [t for t in leaves(args) if isinstance(t, Tensor)]

@@ -465,5 +465,5 @@ def _equal_up_to_rounding(a: Tensor, b: Tensor, size: float) -> bool:
     """Return whether a replay gave the same numbers, with rounding in another order, relative to some size."""
     if a.shape != b.shape or a.dtype != b.dtype or not a.is_floating_point():
         return a.shape == b.shape and torch.equal(a, b)
-    eps = torch.finfo(a.dtype).eps
-    return torch.allclose(a, b, rtol=1e4 * eps, atol=1e4 * eps * size, equal_nan=True)
+    tolerance = min(1e4 * torch.finfo(a.dtype).eps, 0.05)  # of half precision, a few units in the last place
+    return torch.allclose(a, b, rtol=tolerance, atol=tolerance * size, equal_nan=True)

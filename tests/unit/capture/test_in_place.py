@@ -13,7 +13,7 @@ def recorded(function, x):
     tape = Tape([x])
     with tape:
         out = function(x)
-    return overwriting(tape, tape.steps, [tape.number(out)]), Program(tape, [out])
+    return overwriting(tape, tape.steps, [tape.number(out)], tape.memory), Program(tape, [out])
 
 
 def names(function):
@@ -60,9 +60,32 @@ def overwritten_later(x):
     return kept * y
 
 
+def view_of_a_copy(x):
+    y = x.sin()
+    z = y.clone().view(-1)  # the copy is left out, so that its view lies in y
+    return (y * 2).sum() + z
+
+
+def view_of_what_was_computed_before(x):
+    y = x.sin()
+    z = x.sin().t()  # the second sine is left out
+    return (y * 2) @ z
+
+
+def of_complex_numbers(x):
+    y = torch.complex(x, x.cos())
+    return (y * y.exp()).real
+
+
+def of_a_single_number_in_half_precision(x):
+    """The first operand is a number in single precision, which torch rounds only there."""
+    return ((x.sum() * 0.37 + 0.1234567) * x.sin().bfloat16()).float()
+
+
 FUNCTIONS = [
     read_twice, read_through_a_view, both_operands_in_one_memory, of_other_shape, of_other_type, result_of_a_view,
-    overwritten_later,
+    overwritten_later, view_of_a_copy, view_of_what_was_computed_before, of_complex_numbers,
+    of_a_single_number_in_half_precision,
 ]  # fmt: skip
 
 

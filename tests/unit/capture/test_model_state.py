@@ -1,11 +1,16 @@
 """Every change of a model that a capture could miss is noticed."""
 
+import sys
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from whence.capture.model_state import ModelState, Observer
 from whence.capture.tape import CaptureError
+
+SCALE = 1.0
 
 
 class Model(nn.Module):
@@ -17,6 +22,13 @@ class Model(nn.Module):
         self.names = ["a"]
         self.table = torch.ones(3)
         self.config = Config()
+        self.settings = {"mlp": {"scale": 1.0}}
+        self.parts = [Inner()]
+        self.array = np.ones(2)
+        self.tables = [torch.ones(3)]
+
+    def forward(self, x):
+        return self.layer(x) * SCALE
 
 
 class Config:
@@ -76,6 +88,10 @@ CHANGES = {
     "a list is changed": lambda m: m.names.append("b"),
     "the configuration is changed": lambda m: setattr(m.config, "eps", 1e-6),
     "an inner configuration is changed": lambda m: setattr(m.config.inner, "heads", 8),
+    "a dictionary in a dictionary is changed": lambda m: m.settings["mlp"].update(scale=2.0),
+    "an object in a list is changed": lambda m: setattr(m.parts[0], "heads", 8),
+    "an array is changed": lambda m: m.array.__setitem__(0, 2.0),
+    "a tensor in a list is changed": lambda m: m.tables[0].add_(1),
     "a module is replaced": replace_module,
     "a module is added": lambda m: m.add_module("more", nn.Linear(1, 1)),
     "a hook is added": add_hook,
@@ -99,6 +115,19 @@ def test_a_class_with_another_forward_is_noticed(monkeypatch):
     model = Model()
     state = ModelState(model)
     monkeypatch.setattr(Model, "forward", lambda self, x: x, raising=False)
+    assert not state.holds()
+
+
+def test_another_global_that_forward_reads_is_noticed(monkeypatch):
+    state = ModelState(Model())
+    monkeypatch.setattr(sys.modules[__name__], "SCALE", 2.0)
+    assert not state.holds()
+
+
+def test_a_change_of_one_entry_of_a_folded_tensor_is_noticed():
+    table = torch.ones(1000)
+    state = ModelState(nn.Linear(1, 1), folded=[table])
+    table[1] = 2  # not among the values that are compared
     assert not state.holds()
 
 

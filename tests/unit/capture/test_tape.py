@@ -223,3 +223,55 @@ def test_a_tensor_in_another_layout_is_not_left_out():
     """Strides of dimensions of one entry decide which kernel computes a product."""
     program = captured(lambda x: (x + 1).as_strided((4, 1), (1, 4)).exp(), torch.randn(4, 1))
     assert program.operations == 3
+
+
+def zeroed_after_it_was_read(ids, x):
+    count = (ids == 3).sum()
+    out = x * 2 if int(count) else x.tanh()
+    count.zero_()
+    return out + count
+
+
+def filled_after_it_was_searched(ids, x):
+    mask = ids == 3
+    places = mask.nonzero()
+    mask.fill_(True)
+    return x[places[:, 0]] + mask.sum()
+
+
+def split_at(ids, x):
+    return torch.tensor_split(x, ids[:2])[1].sum() * x
+
+
+def packed(ids, x):
+    lengths = ids.sort(descending=True).values[:1]
+    rows = torch.nn.utils.rnn.pack_padded_sequence(x[None, :, None], lengths, batch_first=True)
+    return rows.data.sum() * x
+
+
+def printed(ids, x):
+    return x * len(repr(ids))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [zeroed_after_it_was_read, filled_after_it_was_searched, split_at, packed, printed],
+    ids=lambda f: f.__name__,
+)
+def test_what_was_read_is_guarded_as_it_was_then(function):
+    ids, other, x = torch.tensor([1, 2, 3, 4]), torch.tensor([2, 1, 2, 2]), torch.arange(4.0)
+    tape = Tape([ids, x])
+    with tape:
+        made = function(ids, x)
+    program = Program(tape, [made])
+    assert torch.equal(program([ids, x + 1])[0], function(ids, x + 1))
+    assert isinstance(program([other, x]), Guard)
+
+
+def test_a_conjugate_view_is_no_copy():
+    def function(x):
+        y = torch.fft.fft(x)
+        return (y - y.conj()).abs()
+
+    x = torch.randn(5)
+    assert torch.equal(captured(function, torch.randn(5))([x])[0], function(x))
