@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..errors import ModelError
 from ..explanations.explanation import Explanation
 from ..methods.base import Method, Reading
 from ..runs.run import Run
-from ..runs.token_streams import Stream, in_order, split
+from ..runs.token_streams import Stream, entries, in_order, split, tile_atoms
 from ..targets.seed import Seed, labels_of, prediction_names, target_names
 from ..tracing.axes import Dim, size_of
 
@@ -44,7 +45,7 @@ class Unnamed:
 
 def assemble(run: Run, reading: Reading, method: Method, options: dict[str, Any]) -> Unnamed:
     """Return the explanation of a run, from what a method read."""
-    layout = _Layout(run, reading)
+    layout = _Layout(run, reading, method.name)
     image = next((s.tensor.shape[-2:] for s in run.trace.sources if s.tensor.dim() == 4), None)
     labels = labels_of(run.model)
     names = labels if len(labels) == run.seed.logits.shape[-1] else {}
@@ -112,9 +113,10 @@ class _Layout:
     Args:
         run: the run.
         reading: its scores, and those of other token streams.
+        method: the name of the method that read them.
     """
 
-    def __init__(self, run: Run, reading: Reading) -> None:
+    def __init__(self, run: Run, reading: Reading, method: str) -> None:
         self.run = run
         self.scores = reading.scores
         self.special = torch.zeros_like(self.scores, dtype=torch.bool)
@@ -131,7 +133,9 @@ class _Layout:
             self.grid = reading.grid
             return
         known = reading.tokens is None or self.scores.shape[1] == size_of(run.tokens)
-        self._add_main(run.tokens if known or reading.tokens is None else reading.tokens)
+        main = run.tokens if known or reading.tokens is None else reading.tokens
+        _refuse_added_tiles(run, method, [main, *(tokens for tokens, _ in reading.others)])
+        self._add_main(main)
         for tokens, scores in reading.others:
             for stream in split(tokens, scores.shape[1], run):
                 self._add(stream, tokens, scores)
@@ -140,7 +144,11 @@ class _Layout:
         """Add the streams of the main token axis, image patches row by row."""
         length = self.scores.shape[1]
         streams = split(tokens, length, self.run)
+        tiles = len(streams) == 1 and streams[0].order is not None
         self.order = in_order(self.run, streams, length) if tokens == self.run.tokens else None
+        if tiles:
+            self.scores = self.scores[:, streams[0].order]
+            streams = [replace(streams[0], order=None)]
         if self.order is not None:
             self.scores = self.scores.gather(1, self.order)
         for stream in streams:
@@ -158,7 +166,8 @@ class _Layout:
         elif name in self._axes:
             name = f"{name} {len(self.streams) + 1}"
         self._axes[name] = tokens
-        own = self.streams[name] = scores[:, stream.start : stream.start + stream.length].detach()
+        own = scores[:, stream.start : stream.start + stream.length].detach()
+        own = self.streams[name] = own if stream.order is None else own[:, stream.order]
         whole = stream.grid is not None and own.shape[1] >= stream.patch_start + math.prod(stream.grid)
         if whole and self.grid is None and name in (stream.name, "encoder", "decoder"):
             self.grid = stream.grid
@@ -167,3 +176,17 @@ class _Layout:
     def _reads(self, one: Dim, other: Dim) -> bool:
         """Return whether some attention has queries in one stream and keys in the other."""
         return any(r.axes[r.query] == one and r.axes[r.key] == other for r in self.run.trace.attentions)
+
+
+def _refuse_added_tiles(run: Run, method: str, read: list[Dim]) -> None:
+    """Refuse scores in which the tiles of an image, or the frames of a video, were added up."""
+    given = tile_atoms(run)
+    for _, dim in entries(run):
+        plain = tuple(atom for atom in dim if atom not in given)
+        if plain and plain != dim and plain in read:
+            count = size_of(dim) // size_of(plain)
+            raise ModelError(
+                f"The model reads the image in {count} tiles (or a video in {count} frames), each apart, and '{method}' "
+                "adds their scores up. conservative-lrp, attn-lrp, gradient-x-input and other input-level methods tell "
+                "them apart."
+            )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from typing import Any
 
 import torch
 
 from ..errors import WhenceWarning
 from ..explanations.explanation import Explanation
+from ..inputs.patch_layout import PatchLayout
 from ..inputs.sample import Sample
 from ..results.input_origin import ImageOrigin, Origin, TextOrigin
 
@@ -16,6 +18,8 @@ from ..results.input_origin import ImageOrigin, Origin, TextOrigin
 def attach(one: Explanation, sample: Sample) -> Explanation:
     """Return the explanation of one sample without padding, with its input."""
     one = _without_padding(one, sample)
+    if sample.layout is not None and "image" in one.streams:
+        one = with_layout(one, sample.layout)
     streams = dict(one.streams)
     origins: dict[str, Origin] = {}
     for kind, origin in _origins(sample, one).items():
@@ -42,6 +46,28 @@ def attach(one: Explanation, sample: Sample) -> Explanation:
         special[0, : len(text.tokens)] |= torch.tensor([s is None for s in text.spans], device=special.device)
         one = replace(one, special=special)
     return one
+
+
+def with_layout(one: Explanation, layout: PatchLayout) -> Explanation:
+    """Return an explanation with the patches of its image on one grid, in the image's own geometry."""
+    scores = one.streams["image"]
+    if layout.order is not None and layout.grid is not None and scores.shape[1] == len(layout.order):
+        patches, start, grid = scores[:, layout.order].unflatten(1, layout.grid), 0, layout.grid
+    elif one.grid is not None and len(layout.tiles) > 1 and one.grid[0] % len(layout.tiles) == 0:
+        start = one.patch_start
+        tiles = scores[:, start : start + one.grid[0] * one.grid[1]].unflatten(1, (len(layout.tiles), -1, one.grid[1]))
+        patches = layout.on_one_grid(tiles)
+        grid = patches.shape[1], patches.shape[2]
+    else:
+        return one
+    laid = torch.cat([scores[:, :start], patches.flatten(1)], 1)
+    main = next(iter(one.streams)) == "image" and one.scores.shape == scores.shape
+    changes: dict[str, Any] = {"streams": {**one.streams, "image": laid}, "grid": grid, "patch_start": start}
+    if main:
+        special = torch.zeros_like(laid, dtype=torch.bool)
+        special[:, :start] = True
+        changes |= {"scores": laid, "special": special, "layers": None, "branches": None, "pairs": None}
+    return replace(one, **changes)
 
 
 def _without_padding(one: Explanation, sample: Sample) -> Explanation:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,8 +12,10 @@ from torch import Tensor, nn
 
 from .._utils.type_checks import require_positive
 from ..errors import InputError, ModelError
+from ..inputs.patch_layout import PatchLayout
 from ..inputs.text import TextReader, token_limit
-from ..results.input_origin import Span, TextOrigin
+from ..inputs.vision_language import VisionLanguageReader
+from ..results.input_origin import ImageOrigin, Origin, Span, TextOrigin
 from ..runs.eval_mode import undisturbed
 from .chat_template import CharSpans
 
@@ -29,15 +31,17 @@ class Continuation:
         origins: the text of each stream.
         ids: the tokens of the continuation.
         first: the position whose logits predict the first of them.
-        special: ``[tokens]``, tokens of the first stream that neither the user nor the model wrote: those of the
-            tokenizer and of a chat template.
+        special: ``[tokens]``, tokens of the first text that neither the user nor the model wrote: those of the
+            tokenizer, of a chat template and of images.
+        layout: where the patches of an image in the prompt lie.
     """
 
     inputs: dict[str, Tensor]
-    origins: dict[str, TextOrigin]
+    origins: dict[str, Origin]
     ids: list[int]
     first: int
     special: list[bool]
+    layout: PatchLayout | None = None
 
 
 @dataclass
@@ -49,6 +53,9 @@ class Prompt:
         ids, tokens: its tokens.
         spans: where each token is in the text; ``None`` for those that the tokenizer added.
         user_spans: of a chat, the characters that the user wrote; ``None``: all of them.
+        more: the model's other arguments: images, and masks and kinds of tokens.
+        image: an image in the prompt, and
+        layout: where its patches lie.
     """
 
     text: str
@@ -56,6 +63,31 @@ class Prompt:
     tokens: tuple[str, ...]
     spans: tuple[Span | None, ...]
     user_spans: CharSpans | None
+    more: dict[str, Tensor] = field(default_factory=dict)
+    image: ImageOrigin | None = None
+    layout: PatchLayout | None = None
+
+    @classmethod
+    def with_image(cls, reader: VisionLanguageReader, text: str, image: Any) -> Prompt:
+        """Encode a text with an image, by the processor of a vision-language model."""
+        sample = reader.read((image, text))
+        origin, picture = sample.origins["text"], sample.origins.get("image")
+        assert isinstance(origin, TextOrigin)
+        start = origin.texts[0].find(text)
+        ids = sample.tensors["input_ids"][0].tolist()
+        more = {name: tensor for name, tensor in sample.tensors.items() if name not in ("input_ids", "attention_mask")}
+        written = [(max(start, 0), start + len(text) if start >= 0 else len(origin.texts[0]))]
+        shown = picture if isinstance(picture, ImageOrigin) else None
+        return cls(origin.texts[0], ids, origin.tokens, origin.spans, written, more, shown, sample.layout)
+
+    def arguments(self, device: torch.device, ids: Sequence[int] = ()) -> dict[str, Tensor]:
+        """Return the model's arguments for the prompt, or for the prompt and tokens that follow it."""
+        length = len(self.ids)
+        more = {}
+        for name, tensor in self.more.items():
+            of_tokens = tensor.dim() == 2 and tensor.shape == (1, length)  # kinds of tokens: what follows is text
+            more[name] = torch.nn.functional.pad(tensor, (0, len(ids))) if of_tokens else tensor
+        return {**_arguments([*self.ids, *ids], device), **{name: t.to(device) for name, t in more.items()}}
 
     @classmethod
     def read(cls, reader: TextReader, text: str, user_spans: CharSpans | None) -> Prompt:
@@ -75,8 +107,7 @@ class Prompt:
 def continue_prompt(
     model: nn.Module,
     reader: TextReader,
-    text: str,
-    user_spans: CharSpans | None,
+    prompt: Prompt,
     continuation: str | None,
     most: int,
     sampling: Mapping[str, Any],
@@ -86,13 +117,11 @@ def continue_prompt(
     Args:
         model: a language model.
         reader: reads its texts.
-        text: the prompt.
-        user_spans: of a chat, the characters that the user wrote.
+        prompt: the prompt.
         continuation: the continuation; ``None``: what the model generates.
         most: how many tokens it generates, at most.
         sampling: further arguments of the model's ``generate``.
     """
-    prompt = Prompt.read(reader, text, user_spans)
     encoder_decoder = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
     taken, room = _room(model, reader, prompt, encoder_decoder)
     if continuation is None:
@@ -117,11 +146,13 @@ def _of_decoder(reader: TextReader, prompt: Prompt, ids: list[int], device: torc
     tokens = (*prompt.tokens, *map(str, reader.tokenizer.convert_ids_to_tokens(ids)))
     spans = (*prompt.spans, *(Span(a, b, 1) for a, b in places))
     return Continuation(
-        inputs=_arguments([*prompt.ids, *ids], device),
-        origins={"text": TextOrigin((prompt.text, text), tokens, spans)},
+        inputs=prompt.arguments(device, ids),
+        origins={"text": TextOrigin((prompt.text, text), tokens, spans)}
+        | ({} if prompt.image is None else {"image": prompt.image}),
         ids=ids,
         first=len(prompt.ids) - 1,
         special=[*prompt.special, *[False] * len(ids)],
+        layout=prompt.layout,
     )
 
 
@@ -132,7 +163,7 @@ def _of_encoder_decoder(
     shifted = [start, *ids[:-1]]
     text, places = decode_with_spans(reader.tokenizer, [], ids)
     tokens = tuple(map(str, reader.tokenizer.convert_ids_to_tokens(shifted)))
-    origins = {
+    origins: dict[str, Origin] = {
         "encoder": TextOrigin((prompt.text,), prompt.tokens, prompt.spans),
         "decoder": TextOrigin((text,), tokens, (None, *(Span(a, b) for a, b in places[:-1]))),
     }
@@ -189,7 +220,7 @@ def _generate(
         raise ModelError(
             f"{type(model).__name__} cannot write by itself (it has no `generate`): give the continuation."
         )
-    given = _arguments(prompt.ids, next(model.parameters()).device)
+    given = prompt.arguments(next(model.parameters()).device)
     with torch.no_grad(), undisturbed(model):
         try:
             out = model.generate(**given, **{"max_new_tokens": most, "do_sample": False} | dict(sampling))

@@ -19,6 +19,7 @@ from ..inputs.factory import reader_for
 from ..inputs.pretrained import load_model, load_processor
 from ..inputs.sample import Sample, batches, collate
 from ..inputs.text import TextReader
+from ..inputs.vision_language import VisionLanguageReader
 from ..methods.registry import list_methods
 from ..targets.specs import Every, Target, every
 from .attach_inputs import attach
@@ -222,6 +223,7 @@ class Explainer:
         prompt: str | Messages,
         continuation: str | None = None,
         *,
+        image: Any = None,
         method: str = "conservative-lrp",
         max_new_tokens: int = 32,
         sampling: Mapping[str, Any] | None = None,
@@ -231,6 +233,7 @@ class Explainer:
 
         Args:
             prompt: a text; or messages ``[{"role": "user", "content": ...}, ...]``, for the tokenizer's chat template.
+            image: an image that the prompt is about, for vision-language models: a path, PIL or an array.
             continuation: a given continuation to explain; by default the model generates one, greedily.
             method: a name from :func:`whence.list_methods`.
             max_new_tokens: how many tokens it generates, at most.
@@ -244,12 +247,14 @@ class Explainer:
             >>> g = explainer.generate("The capital of Italy is", max_new_tokens=4)
             >>> g[0].top(3)
         """
-        if not isinstance(self.reader, TextReader) or not self.target_labels.are_tokens():
+        if not isinstance(self.reader, TextReader | VisionLanguageReader) or not self.target_labels.are_tokens():
             raise ModelError(
                 f"{type(self.model).__name__} is no language model with a tokenizer, so there is no text that it "
                 "writes."
             )
-        return generate(self.model, self.reader, prompt, continuation, method, max_new_tokens, sampling or {}, options)
+        return generate(
+            self.model, self.reader, prompt, image, continuation, method, max_new_tokens, sampling or {}, options
+        )
 
     # -- batches -----------------------------------------------------------------------------------------------------
 

@@ -23,14 +23,16 @@ from ..explanations.score_table import Table
 from ..explanations.view_builder import view
 from ..inputs.text import TextReader
 from ..inputs.token_output import can_generate
+from ..inputs.vision_language import VisionLanguageReader
 from ..methods.gradient_x_input import InputLevel
 from ..methods.registry import create
 from ..render.view_model import Card
 from ..results.input_origin import TextOrigin
 from ..results.result import Result
 from ..targets.specs import At, every
+from .attach_inputs import with_layout
 from .chat_template import Messages, apply_template
-from .continuation import Continuation, continue_prompt
+from .continuation import Continuation, Prompt, continue_prompt
 from .explain import explain
 
 
@@ -156,6 +158,11 @@ class Generation(DisplayMixin, Sequence[Explanation]):
         )
 
 
+_IMAGE = (
+    "{} takes no image with this prompt: give a prompt as one text to a vision-language model with its processor "
+    "(explainer.generate('What is this?', image='photo.jpg'))."
+)
+
 NOT_CAUSAL = (
     "{} does not write one token after the other: it also sees what comes after a token. Explain one that it fills in "
     "(explainer('a text with [MASK]')); a model that can be a decoder, too, must be loaded as one (is_decoder=True)."
@@ -164,8 +171,9 @@ NOT_CAUSAL = (
 
 def generate(
     model: nn.Module,
-    reader: TextReader,
+    reader: TextReader | VisionLanguageReader,
     prompt: str | Messages,
+    image: Any,
     continuation: str | None,
     method: str,
     max_new_tokens: int,
@@ -175,8 +183,14 @@ def generate(
     """Generate a continuation, or take a given one, and explain every token of it: see ``Explainer.generate``."""
     if can_generate(model) is False:
         raise ModelError(NOT_CAUSAL.format(type(model).__name__))
-    text, user_spans = apply_template(reader.tokenizer, prompt)
-    continued = continue_prompt(model, reader, text, user_spans, continuation, max_new_tokens, sampling)
+    text_reader = reader if isinstance(reader, TextReader) else reader.text
+    if image is None:
+        given = Prompt.read(text_reader, *apply_template(reader.tokenizer, prompt))
+    elif isinstance(reader, TextReader) or not isinstance(prompt, str):
+        raise InputError(_IMAGE.format(type(model).__name__))
+    else:
+        given = Prompt.with_image(reader, prompt, image)
+    continued = continue_prompt(model, text_reader, given, continuation, max_new_tokens, sampling)
     targets = [At(continued.first + i, token) for i, token in enumerate(continued.ids)]
     found = explain(model, continued.inputs, method, target=every(targets), **options)
     if any(_looks_ahead(e, continued.first + i) for i, e in enumerate(found)):
@@ -202,17 +216,21 @@ def _looks_ahead(e: Explanation, last: int) -> bool:
     """Whether a later position than the predicting one has relevance; methods without a ledger are not checked."""
     if e.ledger is None or "decoder" in e.streams:
         return False
-    return bool(e.scores[:, last + 1 :].abs().sum() > 1e-6 * e.scores.abs().sum())
+    scores = e.streams.get("text", e.scores)
+    return bool(scores[:, last + 1 :].abs().sum() > 1e-6 * scores.abs().sum())
 
 
 def _attach_text(e: Explanation, continued: Continuation, i: int, tokenizer: Any) -> Explanation:
     """Return the explanation of the i-th token with its text; later tokens are no part of its input."""
+    if continued.layout is not None and "image" in e.streams:
+        e = with_layout(e, continued.layout)
     special = e.special.clone()
     last = continued.first + i
-    if "decoder" not in e.streams:
-        special[:, last + 1 :] = True
-    added = torch.tensor(continued.special, device=special.device)
-    special[:, : len(added)] |= added
+    if next(iter(e.streams)) != "image":  # the main stream is the text's
+        if "decoder" not in e.streams:
+            special[:, last + 1 :] = True
+        added = torch.tensor(continued.special, device=special.device)
+        special[:, : len(added)] |= added
     predicted = () if e.prediction is None else (str(tokenizer.decode([int(e.prediction[0])])),)
     return replace(
         e,

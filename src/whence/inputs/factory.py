@@ -14,6 +14,7 @@ from .image_text import FEATURES, ImageTextReader
 from .sample import Reader
 from .series import SeriesReader
 from .text import TextReader
+from .vision_language import VisionLanguageReader, image_token_id
 
 MODALITIES = ("text", "image", "image and text", "audio", "series")
 
@@ -38,6 +39,8 @@ def reader_for(model: nn.Module, processor: Any, modality: str | None, truncate:
     if kind == "audio":
         return AudioReader(getattr(processor, "feature_extractor", None) or processor)
     text = TextReader(tokenizer, model, truncate)
+    if image_token_id(model) is not None and image_processor is not tokenizer and callable(processor):
+        return VisionLanguageReader(processor, model, text)
     return ImageTextReader(text, None if image_processor is tokenizer else ImageReader(image_processor))
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
 from ..results.input_origin import Origin
+
+if TYPE_CHECKING:
+    from .patch_layout import PatchLayout
 
 
 @dataclass
@@ -22,6 +25,7 @@ class Sample:
         pads: the padding value of each argument; empty where nothing may be padded.
         position: the position of the prediction, for a model with an output at every position.
         alone: whether it cannot share a batch.
+        layout: where the patches of its image lie, if the processor cuts it into tiles or puts them in another order.
     """
 
     tensors: dict[str, Tensor]
@@ -29,6 +33,7 @@ class Sample:
     pads: Mapping[str, float] = field(default_factory=dict)
     position: int | None = None
     alone: bool = False
+    layout: PatchLayout | None = None
 
     @property
     def length(self) -> int:

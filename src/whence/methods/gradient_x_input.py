@@ -17,7 +17,7 @@ from ..errors import MethodError, ModelError, WhenceWarning
 from ..propagation.rulebook import Rulebook
 from ..runs.batched_targets import read_at_once
 from ..runs.run import Carry, Run
-from ..runs.token_streams import entries
+from ..runs.token_streams import entries, tiles_of
 from ..tracing.reductions import per_token, precise
 from ..tracing.tensor_info import node_of
 from .base import Method, Reading
@@ -73,16 +73,19 @@ class InputLevel(Method):
         """Return the relevance at each place, per token."""
         main = places[0]
         grid = None
+        dims = {id(t): dim for t, dim in entries(run)}
+        own = dims.get(id(main), run.tokens)
         if any(main is source.tensor and not source.embedded for source in run.trace.sources):
             scores, grid = _raw(relevances[0])
         else:
-            scores = run.per_token(relevances[0], node_of(main).axes)
-        dims = {id(t): dim for t, dim in entries(run)}
+            scores = per_token(relevances[0], node_of(main).axes, run.trace.batch, own)
         others = [
             (dims[id(t)], per_token(r, node_of(t).axes, run.trace.batch, dims[id(t)]))
             for t, r in zip(places[1:], relevances[1:], strict=True)
         ]
         tokens = node_of(main).token_axes[1] if self.at == "token" else None  # the text alone, of a text and an image
+        if tiles_of(main, run.tokens, run):
+            tokens, layers = own, None  # inside the blocks, tiles are not told apart
         return Reading(scores, layers, run.heads(), grid=grid, others=others, tokens=tokens)
 
 

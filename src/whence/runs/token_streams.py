@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..capture.tape import checking
-from ..tracing.axes import Dim, size_of
+from ..tracing.axes import Axis, Dim, size_of
 from ..tracing.reductions import per_token
 from ..tracing.tensor_info import Source, node_of
 from .block_structure import around_attentions
@@ -28,6 +29,8 @@ class Stream:
         special: ``[length]``, positions that the model adds of itself ([CLS], registers).
         grid: height and width, if its tokens are patches of a picture, and
         patch_start: the position of the first of them in the stream.
+        order: of an image in several tiles, the model's position for each of the stream's: what the model adds to each
+            tile, then the patches of one tile below those of the other.
     """
 
     name: str
@@ -36,12 +39,26 @@ class Stream:
     special: Tensor
     grid: tuple[int, int] | None = None
     patch_start: int = 0
+    order: Tensor | None = None
 
     def lay_out(self, grid: tuple[int, int], extra: int) -> None:
         """Set the grid of its patches, which follow some positions of the model's own."""
         self.grid = grid
         self.patch_start = extra
         self.special = torch.arange(self.length) < extra
+
+
+    def in_tiles(self, count: int) -> Stream:
+        """Return the stream of several such images, tiles of one or frames of a video."""
+        length = count * self.length
+        if self.grid is None:
+            return Stream(self.name, 0, length, self.special.repeat(count))
+        rows, columns = self.grid
+        ends = self.patch_start, self.patch_start + rows * columns
+        places = torch.arange(length).unflatten(0, (count, self.length))
+        order = torch.cat([places[:, a:b].flatten() for a, b in itertools.pairwise((0, *ends, self.length))])
+        grid = count * rows, columns
+        return Stream(self.name, 0, length, self.special.repeat(count)[order], grid, count * self.patch_start, order)
 
 
 @dataclass
@@ -74,11 +91,37 @@ def entries(run: Run) -> list[tuple[Tensor, Dim]]:
         followed.add(node.seq)
         out.append((trunk, record.axes[record.query]))
     named = [source.tensor for source in run.trace.sources if source.name]
-    return out + [(b.tensor, b.node.token_axes[1]) for b in run.aside if any(b.tensor is t for t in named)]
+    out += [(b.tensor, b.node.token_axes[1]) for b in run.aside if any(b.tensor is t for t in named)]
+    return [(t, (*tiles_of(t, dim, run), *dim)) for t, dim in out]
+
+
+def tiles_of(tensor: Tensor, dim: Dim, run: Run) -> Dim:
+    """Return the axis of an image's tiles, or of a video's frames, that a model reads as samples of a larger batch.
+
+    Args:
+        tensor: what enters the first block of a stream.
+        dim: the token axis of the stream.
+        run: the run.
+    """
+    batch = run.trace.batch
+    given = tile_atoms(run)
+    return tuple(a for d in node_of(tensor).axes if batch in d for a in d if a in given and a not in dim)
+
+
+def tile_atoms(run: Run) -> set[Axis]:
+    """Return the axes behind the batch of inputs ``[batch, tiles, channels, height, width]``."""
+    several = [node_of(s.tensor).axes for s in run.trace.sources if s.tensor.dim() > 4]
+    return {atom for axes in several for dim in axes[1:-3] for atom in dim}
 
 
 def split(dim: Dim, length: int, run: Run) -> list[Stream]:
     """The streams along a token axis: usually one; several where inputs are concatenated (ViLT, VisualBERT)."""
+    given = tile_atoms(run)
+    tiles = tuple(itertools.takewhile(given.__contains__, dim))
+    if tiles and len(tiles) < len(dim):
+        inner = split(dim[len(tiles) :], length // size_of(tiles), run)
+        one = inner[0] if len(inner) == 1 else Stream("image", 0, length // size_of(tiles), torch.zeros(0))
+        return [one.in_tiles(size_of(tiles))]
     if len(dim) == 2 and _name(dim, run.trace.sources) == "image":
         return [Stream("image", 0, length, torch.zeros(length, dtype=torch.bool), _grid(dim, run))]
     stretches = _stretches(dim, length, run)
