@@ -80,14 +80,34 @@ class Prompt:
         shown = picture if isinstance(picture, ImageOrigin) else None
         return cls(origin.texts[0], ids, origin.tokens, origin.spans, written, more, shown, sample.layout)
 
-    def arguments(self, device: torch.device, ids: Sequence[int] = ()) -> dict[str, Tensor]:
-        """Return the model's arguments for the prompt, or for the prompt and tokens that follow it."""
-        length = len(self.ids)
+    def arguments(self, device: torch.device, ids: Sequence[int] = (), kind: int = 0) -> dict[str, Tensor]:
+        """Return the model's arguments for the prompt, or for the prompt and tokens that follow it, of some kind."""
         more = {}
         for name, tensor in self.more.items():
-            of_tokens = tensor.dim() == 2 and tensor.shape == (1, length)  # kinds of tokens: what follows is text
-            more[name] = torch.nn.functional.pad(tensor, (0, len(ids))) if of_tokens else tensor
+            of_tokens = self._has_kinds(tensor)
+            more[name] = torch.nn.functional.pad(tensor, (0, len(ids)), value=kind) if of_tokens else tensor
         return {**_arguments([*self.ids, *ids], device), **{name: t.to(device) for name, t in more.items()}}
+
+    def continued(self, model: nn.Module, ids: Sequence[int]) -> dict[str, Tensor]:
+        """Return the model's arguments for the prompt and tokens that follow it.
+
+        Where tokens are of kinds (a prefix that is read in both directions, images), those that follow are of the kind
+        that does not change what the model predicts after the prompt.
+        """
+        device = next(model.parameters()).device
+        usual = self.arguments(device, ids)
+        if not any(map(self._has_kinds, self.more.values())):
+            return usual
+        with torch.no_grad(), undisturbed(model):
+            predicted = model(**self.arguments(device)).logits[:, -1]
+            for kind in (0, 1):
+                given = self.arguments(device, ids, kind)
+                if torch.allclose(model(**given).logits[:, len(self.ids) - 1], predicted, rtol=1e-3, atol=1e-4):
+                    return given
+        return usual
+
+    def _has_kinds(self, tensor: Tensor) -> bool:
+        return tensor.dim() == 2 and tensor.shape == (1, len(self.ids))
 
     @classmethod
     def read(cls, reader: TextReader, text: str, user_spans: CharSpans | None) -> Prompt:
@@ -137,16 +157,16 @@ def continue_prompt(
     device = next(model.parameters()).device
     if encoder_decoder:
         return _of_encoder_decoder(reader, prompt, start, ids, device)
-    return _of_decoder(reader, prompt, ids, device)
+    return _of_decoder(reader, prompt, ids, prompt.continued(model, ids))
 
 
-def _of_decoder(reader: TextReader, prompt: Prompt, ids: list[int], device: torch.device) -> Continuation:
+def _of_decoder(reader: TextReader, prompt: Prompt, ids: list[int], inputs: dict[str, Tensor]) -> Continuation:
     """Return prompt and continuation as one sequence, for a decoder-only model."""
     text, places = decode_with_spans(reader.tokenizer, prompt.ids, ids)
     tokens = (*prompt.tokens, *map(str, reader.tokenizer.convert_ids_to_tokens(ids)))
     spans = (*prompt.spans, *(Span(a, b, 1) for a, b in places))
     return Continuation(
-        inputs=prompt.arguments(device, ids),
+        inputs=inputs,
         origins={"text": TextOrigin((prompt.text, text), tokens, spans)}
         | ({} if prompt.image is None else {"image": prompt.image}),
         ids=ids,

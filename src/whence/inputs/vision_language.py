@@ -121,6 +121,12 @@ class VisionLanguageReader:
 
     def encode(self, text: str, pictures: Sequence[Any]) -> EncodedPrompt:
         """Encode a prompt with a placeholder for each image."""
+        places = text.count(self.placeholder)
+        if places != len(pictures):
+            raise InputError(
+                f"The prompt has {places} times '{self.placeholder}' and {len(pictures)} "
+                f"image{'s' * (len(pictures) != 1)}: write it once for each image, or leave it out."
+            )
         recorder = _Recorder(self.tokenizer)
         processor = copy.copy(self.processor)
         processor.tokenizer = recorder

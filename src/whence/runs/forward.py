@@ -184,7 +184,8 @@ class Forward:
         with trace:
             if trace.replaced:
                 raise ModelError(AGAIN)
-            last = _last(trace, self.mask, self.batch, find_logits(outputs))
+            writes = _writes(self.model) or any(record.causal for record in trace.attentions)
+            last = _last(writes, self.mask, self.batch, find_logits(outputs))
             starts = [seed(outputs, target, self.batch, labels_of(self.model), last) for target in targets]
         if rulebook.phase is None:
             starts = [replace(start, last=_last_linear(trace, start)) for start in starts]
@@ -293,9 +294,15 @@ def _last_linear(trace: Trace, start: Seed) -> LastLinear | None:
     return LastLinear(*of) if info_of(start.output).node is made else None
 
 
-def _last(trace: Trace, mask: Tensor | None, batch: int, logits: Tensor | None) -> Tensor | None:
-    """The last real token of each sample, if the model answers at every position and looks only back."""
-    if logits is None or logits.dim() != 3 or not any(r.causal for r in trace.attentions):
+def _writes(model: nn.Module) -> bool:
+    """Return whether a model declares that it generates text: prefixes that it reads in both directions included."""
+    can = getattr(model, "can_generate", None)
+    return bool(can()) if callable(can) else False
+
+
+def _last(writes: bool, mask: Tensor | None, batch: int, logits: Tensor | None) -> Tensor | None:
+    """The last real token of each sample, if the model writes text and answers at every position."""
+    if logits is None or logits.dim() != 3 or not writes:
         return None
     if mask is None or mask.shape != logits.shape[:2]:
         return torch.full((batch,), logits.shape[1] - 1, device=logits.device)
