@@ -72,7 +72,8 @@ def paligemma():
         image_processor("SiglipImageProcessor", size={"height": 24, "width": 24}, image_seq_length=36), words
     )
     config = T.PaliGemmaConfig(
-        text_config=language(words, "gemma"), projection_dim=16, image_token_index=words.convert_tokens_to_ids("<image>"),
+        text_config=language(words, "gemma"), projection_dim=16,
+        image_token_index=words.convert_tokens_to_ids("<image>"),
         vision_config={"model_type": "siglip_vision_model", "image_size": 24, "patch_size": 4,
                        "vision_use_head": False} | WIDTH,
     )  # fmt: skip

@@ -14,8 +14,8 @@ from ..errors import InputError
 from ..evaluation.case import Floats, as_floats
 from ..explainer.explainer import Explainer
 from ..inputs.sample import Sample, batches, collate
-from ..runs.eval_mode import undisturbed
 from ..targets.seed import find_logits
+from ..tracing.eval_mode import undisturbed
 from .edits import Editor
 from .flip_criterion import FlipCriterion
 

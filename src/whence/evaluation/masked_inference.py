@@ -10,8 +10,8 @@ import torch
 from ..errors import InputError
 from ..explainer.explainer import Explainer
 from ..inputs.sample import Sample
-from ..runs.eval_mode import undisturbed
 from ..targets.seed import find_logits
+from ..tracing.eval_mode import undisturbed
 from .case import Flags, Floats, as_floats
 from .feature_removal import Removal
 

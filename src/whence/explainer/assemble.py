@@ -186,7 +186,7 @@ def _refuse_added_tiles(run: Run, method: str, read: list[Dim]) -> None:
         if plain and plain != dim and plain in read:
             count = size_of(dim) // size_of(plain)
             raise ModelError(
-                f"The model reads the image in {count} tiles (or a video in {count} frames), each apart, and '{method}' "
-                "adds their scores up. conservative-lrp, attn-lrp, gradient-x-input and other input-level methods tell "
-                "them apart."
+                f"The model reads the image in {count} tiles (or a video in {count} frames), each apart, and "
+                f"'{method}' adds their scores up. Input-level methods (conservative-lrp, "
+                "attn-lrp, gradient-x-input, ...) tell them apart."
             )

@@ -13,10 +13,12 @@ from torch import Tensor, nn
 from .._utils.type_checks import require_positive
 from ..errors import InputError, ModelError
 from ..inputs.patch_layout import PatchLayout
+from ..inputs.sample import on_model
+from ..inputs.speech import DECODER_INPUT, SpeechReader
 from ..inputs.text import TextReader, token_limit
 from ..inputs.vision_language import VisionLanguageReader
 from ..results.input_origin import ImageOrigin, Origin, Span, TextOrigin
-from ..runs.eval_mode import undisturbed
+from ..tracing.eval_mode import undisturbed
 from .chat_template import CharSpans
 
 START = "decoder_start_token_id"
@@ -80,13 +82,14 @@ class Prompt:
         shown = picture if isinstance(picture, ImageOrigin) else None
         return cls(origin.texts[0], ids, origin.tokens, origin.spans, written, more, shown, sample.layout)
 
-    def arguments(self, device: torch.device, ids: Sequence[int] = (), kind: int = 0) -> dict[str, Tensor]:
+    def arguments(self, model: nn.Module, ids: Sequence[int] = (), kind: int = 0) -> dict[str, Tensor]:
         """Return the model's arguments for the prompt, or for the prompt and tokens that follow it, of some kind."""
         more = {}
         for name, tensor in self.more.items():
             of_tokens = self._has_kinds(tensor)
             more[name] = torch.nn.functional.pad(tensor, (0, len(ids)), value=kind) if of_tokens else tensor
-        return {**_arguments([*self.ids, *ids], device), **{name: t.to(device) for name, t in more.items()}}
+        device = next(model.parameters()).device
+        return {**_arguments([*self.ids, *ids], device), **on_model(model, more)}
 
     def continued(self, model: nn.Module, ids: Sequence[int]) -> dict[str, Tensor]:
         """Return the model's arguments for the prompt and tokens that follow it.
@@ -94,14 +97,13 @@ class Prompt:
         Where tokens are of kinds (a prefix that is read in both directions, images), those that follow are of the kind
         that does not change what the model predicts after the prompt.
         """
-        device = next(model.parameters()).device
-        usual = self.arguments(device, ids)
+        usual = self.arguments(model, ids)
         if not any(map(self._has_kinds, self.more.values())):
             return usual
         with torch.no_grad(), undisturbed(model):
-            predicted = model(**self.arguments(device)).logits[:, -1]
+            predicted = model(**self.arguments(model)).logits[:, -1]
             for kind in (0, 1):
-                given = self.arguments(device, ids, kind)
+                given = self.arguments(model, ids, kind)
                 if torch.allclose(model(**given).logits[:, len(self.ids) - 1], predicted, rtol=1e-3, atol=1e-4):
                     return given
         return usual
@@ -160,15 +162,44 @@ def continue_prompt(
     return _of_decoder(reader, prompt, ids, prompt.continued(model, ids))
 
 
+def transcribe(
+    reader: SpeechReader, raw: Any, continuation: str | None, most: int, sampling: Mapping[str, Any]
+) -> Continuation:
+    """Return audio with its transcript, for one forward pass over both.
+
+    Args:
+        reader: reads the audio of a model that writes what it hears.
+        raw: the audio.
+        continuation: the transcript; ``None``: what the model writes.
+        most: how many tokens it generates, at most.
+        sampling: further arguments of the model's ``generate``.
+    """
+    sample = reader.audio(raw)
+    start, ids = reader.transcript(sample.tensors, most if continuation is None else 1, sampling)
+    if continuation is not None:
+        ids = list(reader.tokenizer(continuation, add_special_tokens=False)["input_ids"])
+    if not ids:
+        raise InputError("The model wrote nothing of this audio. Give a continuation to explain.")
+    shifted = [*start, *ids[:-1]]
+    text, places = decode_with_spans(reader.tokenizer, start, ids)
+    tokens = tuple(map(str, reader.tokenizer.convert_ids_to_tokens(shifted)))
+    spans = (*(None for _ in start), *(Span(a, b) for a, b in places[:-1]))
+    inputs = on_model(reader.model, {**sample.tensors, DECODER_INPUT: torch.tensor([shifted])})
+    origins: dict[str, Origin] = {**sample.origins, "text": TextOrigin((text,), tokens, spans)}
+    return Continuation(inputs, origins, ids, len(start) - 1, [])
+
+
 def _of_decoder(reader: TextReader, prompt: Prompt, ids: list[int], inputs: dict[str, Tensor]) -> Continuation:
     """Return prompt and continuation as one sequence, for a decoder-only model."""
     text, places = decode_with_spans(reader.tokenizer, prompt.ids, ids)
     tokens = (*prompt.tokens, *map(str, reader.tokenizer.convert_ids_to_tokens(ids)))
     spans = (*prompt.spans, *(Span(a, b, 1) for a, b in places))
+    origins: dict[str, Origin] = {"text": TextOrigin((prompt.text, text), tokens, spans)}
+    if prompt.image is not None:
+        origins["image"] = prompt.image
     return Continuation(
         inputs=inputs,
-        origins={"text": TextOrigin((prompt.text, text), tokens, spans)}
-        | ({} if prompt.image is None else {"image": prompt.image}),
+        origins=origins,
         ids=ids,
         first=len(prompt.ids) - 1,
         special=[*prompt.special, *[False] * len(ids)],
@@ -240,7 +271,7 @@ def _generate(
         raise ModelError(
             f"{type(model).__name__} cannot write by itself (it has no `generate`): give the continuation."
         )
-    given = prompt.arguments(next(model.parameters()).device)
+    given = prompt.arguments(model)
     with torch.no_grad(), undisturbed(model):
         try:
             out = model.generate(**given, **{"max_new_tokens": most, "do_sample": False} | dict(sampling))

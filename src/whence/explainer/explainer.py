@@ -18,13 +18,13 @@ from ..explanations.explanation import Explanation, Explanations
 from ..inputs.factory import reader_for
 from ..inputs.pretrained import load_model, load_processor
 from ..inputs.sample import Sample, batches, collate
+from ..inputs.speech import SpeechReader
 from ..inputs.text import TextReader
 from ..inputs.vision_language import VisionLanguageReader
 from ..methods.registry import list_methods
 from ..targets.specs import Every, Target, every
 from .attach_inputs import attach
 from .captured import CaptureCache
-from .chat_template import Messages
 from .explain import ExplainsTensors, checked_request, explain_request, explain_together
 from .generation import Generation, generate
 from .target_labels import TargetLabels, batch_target, with_targets
@@ -220,9 +220,10 @@ class Explainer:
 
     def generate(
         self,
-        prompt: str | Messages,
+        prompt: Any = None,
         continuation: str | None = None,
         *,
+        audio: Any = None,
         image: Any = None,
         method: str = "conservative-lrp",
         max_new_tokens: int = 32,
@@ -232,7 +233,9 @@ class Explainer:
         """Generate text with a language model, and explain every generated token.
 
         Args:
-            prompt: a text; or messages ``[{"role": "user", "content": ...}, ...]``, for the tokenizer's chat template.
+            prompt: a text; or messages ``[{"role": "user", "content": ...}, ...]``, for the tokenizer's chat template;
+                for a model that transcribes, the audio.
+            audio: the audio, by name.
             image: an image that the prompt is about, for vision-language models: a path, PIL or an array.
             continuation: a given continuation to explain; by default the model generates one, greedily.
             method: a name from :func:`whence.list_methods`.
@@ -247,7 +250,9 @@ class Explainer:
             >>> g = explainer.generate("The capital of Italy is", max_new_tokens=4)
             >>> g[0].top(3)
         """
-        if not isinstance(self.reader, TextReader | VisionLanguageReader) or not self.target_labels.are_tokens():
+        prompt = audio if prompt is None else prompt
+        readers = TextReader | VisionLanguageReader | SpeechReader
+        if not isinstance(self.reader, readers) or not self.target_labels.are_tokens():
             raise ModelError(
                 f"{type(self.model).__name__} is no language model with a tokenizer, so there is no text that it "
                 "writes."

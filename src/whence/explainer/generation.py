@@ -21,6 +21,7 @@ from ..explanations.explanation import DisplayMixin, Explanation, Explanations
 from ..explanations.inside_tables import token_names
 from ..explanations.score_table import Table
 from ..explanations.view_builder import view
+from ..inputs.speech import SpeechReader
 from ..inputs.text import TextReader
 from ..inputs.token_output import can_generate
 from ..inputs.vision_language import VisionLanguageReader
@@ -31,8 +32,8 @@ from ..results.input_origin import TextOrigin
 from ..results.result import Result
 from ..targets.specs import At, every
 from .attach_inputs import with_layout
-from .chat_template import Messages, apply_template
-from .continuation import Continuation, Prompt, continue_prompt
+from .chat_template import apply_template
+from .continuation import Continuation, Prompt, continue_prompt, transcribe
 from .explain import explain
 
 
@@ -75,8 +76,9 @@ class Generation(DisplayMixin, Sequence[Explanation]):
 
     @property
     def prompt(self) -> str:
-        """The prompt; of a chat, as its template rendered it."""
-        return self._origin("encoder" if "encoder" in self.explanations[0].streams else "text").texts[0]
+        """The prompt; of a chat, as its template rendered it; of a transcript, nothing."""
+        texts = self._origin("encoder" if "encoder" in self.explanations[0].streams else "text").texts
+        return "" if "audio" in self.explanations[0].streams else texts[0]
 
     @property
     def text(self) -> str:
@@ -171,8 +173,8 @@ NOT_CAUSAL = (
 
 def generate(
     model: nn.Module,
-    reader: TextReader | VisionLanguageReader,
-    prompt: str | Messages,
+    reader: TextReader | VisionLanguageReader | SpeechReader,
+    prompt: Any,
     image: Any,
     continuation: str | None,
     method: str,
@@ -183,6 +185,9 @@ def generate(
     """Generate a continuation, or take a given one, and explain every token of it: see ``Explainer.generate``."""
     if can_generate(model) is False:
         raise ModelError(NOT_CAUSAL.format(type(model).__name__))
+    if isinstance(reader, SpeechReader):
+        continued = transcribe(reader, prompt, continuation, max_new_tokens, sampling)
+        return explained(model, continued, reader.tokenizer, method, options)
     text_reader = reader if isinstance(reader, TextReader) else reader.text
     if image is None:
         given = Prompt.read(text_reader, *apply_template(reader.tokenizer, prompt))
@@ -191,11 +196,18 @@ def generate(
     else:
         given = Prompt.with_image(reader, prompt, image)
     continued = continue_prompt(model, text_reader, given, continuation, max_new_tokens, sampling)
+    return explained(model, continued, reader.tokenizer, method, options)
+
+
+def explained(
+    model: nn.Module, continued: Continuation, tokenizer: Any, method: str, options: Mapping[str, Any]
+) -> Generation:
+    """Explain every token of a continuation, in one forward pass over it and its prompt."""
     targets = [At(continued.first + i, token) for i, token in enumerate(continued.ids)]
     found = explain(model, continued.inputs, method, target=every(targets), **options)
     if any(_looks_ahead(e, continued.first + i) for i, e in enumerate(found)):
         raise ModelError(NOT_CAUSAL.format(type(model).__name__))
-    return Generation([_attach_text(e, continued, i, reader.tokenizer) for i, e in enumerate(found)])
+    return Generation([_attach_text(e, continued, i, tokenizer) for i, e in enumerate(found)])
 
 
 def _adds_up(e: Explanation) -> bool:
@@ -224,9 +236,13 @@ def _attach_text(e: Explanation, continued: Continuation, i: int, tokenizer: Any
     """Return the explanation of the i-th token with its text; later tokens are no part of its input."""
     if continued.layout is not None and "image" in e.streams:
         e = with_layout(e, continued.layout)
+    main = next(iter(e.streams))
+    if "audio" in continued.origins and main != "audio":
+        e = replace(e, streams={"audio" if name == main else name: scores for name, scores in e.streams.items()})
+        main = "audio"
     special = e.special.clone()
     last = continued.first + i
-    if next(iter(e.streams)) != "image":  # the main stream is the text's
+    if main not in ("image", "audio"):  # the main stream is the text's
         if "decoder" not in e.streams:
             special[:, last + 1 :] = True
         added = torch.tensor(continued.special, device=special.device)

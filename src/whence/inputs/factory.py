@@ -13,7 +13,9 @@ from .image import ImageReader
 from .image_text import FEATURES, ImageTextReader
 from .sample import Reader
 from .series import SeriesReader
+from .speech import DECODER_INPUT, SpeechReader
 from .text import TextReader
+from .token_output import can_generate
 from .vision_language import VisionLanguageReader, image_token_id
 
 MODALITIES = ("text", "image", "image and text", "audio", "series")
@@ -37,7 +39,13 @@ def reader_for(model: nn.Module, processor: Any, modality: str | None, truncate:
     if kind == "image":
         return ImageReader(image_processor, getattr(model, "main_input_name", None) or _image_argument(model))
     if kind == "audio":
-        return AudioReader(getattr(processor, "feature_extractor", None) or processor)
+        extractor = getattr(processor, "feature_extractor", None) or processor
+        writes = can_generate(model) and DECODER_INPUT in inspect.signature(model.forward).parameters
+        return (
+            SpeechReader(extractor, model, tokenizer)
+            if writes and tokenizer is not processor
+            else AudioReader(extractor)
+        )
     text = TextReader(tokenizer, model, truncate)
     if image_token_id(model) is not None and image_processor is not tokenizer and callable(processor):
         return VisionLanguageReader(processor, model, text)

@@ -58,7 +58,7 @@ class PatchLayout:
 
 
 def _shares(tile: Placement, whole: Placement, axis: int, patches: int, cells: int) -> Tensor:
-    """Return ``[cells, patches]``: the share of each patch of a tile, along an axis, that lies in each cell of a grid."""
+    """Return ``[cells, patches]``: which share of a tile's patch, along an axis, lies in each cell of a grid."""
     (scale, shift, size), (whole_scale, whole_shift, whole_size) = (
         (placement[0][axis], placement[1][axis], placement[2][axis]) for placement in (tile, whole)
     )
@@ -96,12 +96,13 @@ def planes(tensors: Mapping[str, Tensor], name: str, merge: int) -> Tensor | Non
             return None
         cells = pixels.unflatten(1, (channels, -1, side, side))[:, :, 0]
         cells = cells[flat_order(rows, columns, merge)].unflatten(0, (rows, columns))
-        return cells.permute(2, 0, 3, 1, 4).reshape(1, channels, rows * side, columns * side)
+        image: Tensor = cells.permute(2, 0, 3, 1, 4).reshape(1, channels, rows * side, columns * side)
+        return image
     return None
 
 
 def _side(values: int) -> tuple[int | None, int]:
-    """Return the height of a square patch of so many values (three channels, in one or two frames), and its channels."""
+    """Return the height of a square patch of so many values (in one or two frames), and its number of channels."""
     for frames in (2, 1):
         side = math.isqrt(values // (3 * frames))
         if side * side * 3 * frames == values:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..results.input_origin import Origin
 
@@ -57,6 +57,15 @@ class Reader(Protocol):
     def read(self, raw: Any) -> Sample:
         """Read one raw input; raise an error that says what is wrong with it."""
         ...
+
+
+def on_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors on a model's device, floats in its precision."""
+    parameter = next(model.parameters())
+    return {
+        name: t.to(parameter.device, parameter.dtype) if t.is_floating_point() else t.to(parameter.device)
+        for name, t in tensors.items()
+    }
 
 
 def collate(samples: Sequence[Sample]) -> dict[str, Tensor]:

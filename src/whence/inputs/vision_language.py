@@ -117,7 +117,9 @@ class VisionLanguageReader:
         start = encoded.text.find(text)
         if start < 0:
             return encoded.spans
-        return tuple(s if s is not None and s.end > start and s.start < start + len(text) else None for s in encoded.spans)
+        return tuple(
+            s if s is not None and s.end > start and s.start < start + len(text) else None for s in encoded.spans
+        )
 
     def encode(self, text: str, pictures: Sequence[Any]) -> EncodedPrompt:
         """Encode a prompt with a placeholder for each image."""

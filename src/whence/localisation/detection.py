@@ -19,9 +19,9 @@ from ..errors import InputError, ModelError
 from ..explainer.explainer import Explainer
 from ..inputs.sample import Sample, collate
 from ..results.input_origin import ImageOrigin, TextOrigin
-from ..runs.eval_mode import undisturbed
 from ..targets.detector_outputs import has_no_object_class, has_text_classes, query_logits
 from ..targets.seed import class_index, labels_of, named_output
+from ..tracing.eval_mode import undisturbed
 from .region import Box
 
 

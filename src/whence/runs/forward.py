@@ -16,13 +16,13 @@ from ..propagation.rulebook import Rulebook
 from ..targets.seed import LastLinear, Seed, find_logits, labels_of, seed
 from ..targets.specs import Chosen, Target
 from ..tracing.axes import size_of
+from ..tracing.eval_mode import undisturbed
 from ..tracing.gc_pause import uncollected
 from ..tracing.op_call import as_it_is
 from ..tracing.output_head import OutputHead
 from ..tracing.tensor_info import info_of, node_of
 from ..tracing.tracer import Trace
 from .checkpointing import Checkpoints, held
-from .eval_mode import undisturbed
 from .model_inputs import padding_of, repeated
 from .nonfinite import first_bad_value
 from .rerun import ReplacingTrace, Rerun

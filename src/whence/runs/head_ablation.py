@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from ..errors import InputError, ModelError
 from ..propagation.rule import rule
 from ..tracing.attention_record import AttentionRecord
+from ..tracing.eval_mode import undisturbed
 from ..tracing.op_call import Call, map_tensors, tensors_in
 from ..tracing.tensor_info import info_of
 from ..tracing.tracer import Trace
-from .eval_mode import undisturbed
 from .head_axes import head_axes, nodes_behind
 from .model_inputs import Inputs, prepare
 

@@ -47,7 +47,6 @@ class Stream:
         self.patch_start = extra
         self.special = torch.arange(self.length) < extra
 
-
     def in_tiles(self, count: int) -> Stream:
         """Return the stream of several such images, tiles of one or frames of a video."""
         length = count * self.length

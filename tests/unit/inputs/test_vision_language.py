@@ -1,4 +1,4 @@
-"""Vision-language models read an image with a prompt by their own processor; patches and words lie where they belong."""
+"""Vision-language models read image and prompt by their own processor; patches and words lie where they belong."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,10 @@ def test_words_are_the_user_s_own(explainer):
     origin = e.origins[0]["text"]
     for span, token in zip(origin.spans, origin.tokens, strict=True):
         if span is not None:
-            assert explainer.processor.tokenizer.convert_tokens_to_string([token]) == origin.texts[0][span.start : span.end]
+            assert (
+                explainer.processor.tokenizer.convert_tokens_to_string([token])
+                == origin.texts[0][span.start : span.end]
+            )
 
 
 @pytest.mark.parametrize("method", CORE)
@@ -56,8 +59,9 @@ def test_attention_maps_reach_the_image_or_are_refused(explainer, method):
     try:
         e = explainer((photo(), PROMPT), method, 0)
     except whence.ModelError as refused:
-        assert "relations between tokens cannot be followed" in str(refused)
-        return
+        if "relations between tokens cannot be followed" in str(refused):
+            return
+        raise
     assert e.patches.abs().sum() > 0
 
 
@@ -152,10 +156,10 @@ def test_a_prompt_with_a_placeholder_is_used_as_it_is():
 def test_bad_input_is_a_sentence(explainer):
     with pytest.raises(whence.InputError, match="an image and a prompt"):
         explainer("only text")
-    with pytest.raises(whence.InputError, match="the prompt|this prompt|The prompt"):
+    with pytest.raises(whence.InputError, match="The prompt is int"):
         explainer((photo(), 3))
     two = explainer.reader.placeholder * 2
-    with pytest.raises(whence.InputError, match="has 2 times .* and 1 image"):
+    with pytest.raises(whence.InputError, match=r"has 2 times .* and 1 image"):
         explainer((photo(), f"{two} what?"))
 
 
@@ -173,7 +177,7 @@ def test_saved_and_loaded_explanations_are_equal(explainer, tmp_path):
         e.save(tmp_path / f"e.{ending}")
 
 
-# -- layouts of patches --------------------------------------------------------------------------------------------------
+# -- layouts of patches ----------------------------------------------------------------------------------------------
 
 
 def test_merged_patches_are_put_row_by_row():

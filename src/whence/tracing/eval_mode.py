@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from ..tracing.tensor_info import forget, info_of
+from .tensor_info import forget, info_of
 
 
 @contextlib.contextmanager

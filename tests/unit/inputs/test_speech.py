@@ -1,0 +1,88 @@
+"""Models that transcribe: from a waveform to an explanation of each word in seconds of audio."""
+
+import numpy as np
+import pytest
+import torch
+import transformers as T
+
+import whence
+from tests.support.vision_language import built, tokenizer
+from whence.inputs.speech import SpeechReader
+
+START = ["<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>"]
+
+
+class Processor:
+    """A feature extractor with a tokenizer."""
+
+    def __init__(self, feature_extractor, words):
+        self.feature_extractor, self.tokenizer = feature_extractor, words
+        self.model_input_names = ("input_features",)
+
+
+@pytest.fixture(scope="module")
+def explainer():
+    words = tokenizer([], additional_special_tokens=START)
+    words.add_tokens(START, special_tokens=True)
+    start, english, transcribe, plain = words.convert_tokens_to_ids(START)
+    config = T.WhisperConfig(
+        vocab_size=len(words), num_mel_bins=8, d_model=16, encoder_layers=2, decoder_layers=2, encoder_ffn_dim=24,
+        encoder_attention_heads=4, decoder_attention_heads=4, decoder_ffn_dim=24, max_source_positions=100,
+        max_target_positions=32, pad_token_id=0, bos_token_id=2, eos_token_id=1, decoder_start_token_id=start,
+        begin_suppress_tokens=None,
+    )  # fmt: skip
+    model = built(T.WhisperForConditionalGeneration, config)
+    given = model.generation_config
+    given.decoder_start_token_id, given.no_timestamps_token_id = start, plain
+    given.lang_to_id, given.task_to_id = {"<|en|>": english}, {"transcribe": transcribe}
+    given.is_multilingual, given.language, given.task = True, "en", "transcribe"
+    given.suppress_tokens = [0, 1, 2, start, english, transcribe, plain]
+    given.max_length = 32
+    return whence.Explainer(model, Processor(T.WhisperFeatureExtractor(feature_size=8, chunk_length=2), words))
+
+
+def wave(seconds=1.2, seed=0):
+    return np.random.default_rng(seed).normal(size=int(16000 * seconds)).astype(np.float32)
+
+
+def test_the_first_token_is_explained_after_those_that_a_transcript_begins_with(explainer):
+    assert isinstance(explainer.reader, SpeechReader)
+    e = explainer(wave())
+    assert list(e.streams) == ["audio", "text"]
+    assert e.origins[0]["text"].tokens == tuple(START)
+    assert e.streams["audio"].shape == (1, 100)
+    assert e.streams["audio"].abs().sum() > 0
+
+
+def test_each_word_of_a_transcript_is_explained_as_if_alone(explainer):
+    g = explainer.generate(wave(seed=1), max_new_tokens=4)
+    assert len(g) == 4
+    sample = explainer.reader.audio(wave(seed=1))
+    ids = [int(e.target[0]) for e in g]
+    start = explainer.processor.tokenizer.convert_tokens_to_ids(START)
+    tensors = explainer.placed({**sample.tensors, "decoder_input_ids": torch.tensor([[*start, *ids[:-1]]])})
+    for i, e in enumerate(g):
+        alone = whence.explain(explainer.model, tensors, target=whence.At(len(start) - 1 + i, ids[i]))
+        assert torch.allclose(e.streams["audio"], next(iter(alone.streams.values())), rtol=1e-6, atol=1e-9)
+        assert e.streams["text"][:, len(start) + i :].abs().sum() < 1e-9
+    assert "".join(g.tokens) == g.text
+
+
+def test_a_given_transcript_is_explained(explainer):
+    g = explainer.generate(wave(), "seven", max_new_tokens=1)
+    assert g.text == "seven"
+    assert g.prompt == ""
+
+
+def test_positions_are_seconds(explainer):
+    e = explainer(wave(1.2))
+    times = e.origins[0]["audio"].times(e.streams["audio"].shape[1])
+    assert times[0, 0] == 0
+    assert times[-1, 1] == pytest.approx(2.0)
+
+
+def test_pages_and_figures_are_drawn(explainer, tmp_path):
+    g = explainer.generate(wave(), max_new_tokens=2)
+    for name in ("g.html", "g.png"):
+        g.save(tmp_path / name)
+        assert (tmp_path / name).stat().st_size > 1000
