@@ -1,0 +1,1 @@
+"""Real pretrained models that come inside ordinary packages, converted to HuggingFace directories."""
