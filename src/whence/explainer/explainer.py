@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .._utils.progress import track
-from ..errors import InputError, MethodError, ModelError, WhenceError
+from ..errors import InputError, MethodError, ModelError, TargetError, WhenceError
 from ..explanations.explanation import Explanation, Explanations
 from ..inputs.factory import reader_for
 from ..inputs.pretrained import load_model, load_processor
@@ -22,7 +22,8 @@ from ..inputs.speech import SpeechReader
 from ..inputs.text import TextReader
 from ..inputs.vision_language import VisionLanguageReader
 from ..methods.registry import list_methods
-from ..targets.specs import Every, Target, every
+from ..targets.named_scalars import answer as span_answer
+from ..targets.specs import At, Every, Target, every
 from .attach_inputs import attach
 from .captured import CaptureCache
 from .explain import ExplainsTensors, checked_request, explain_request, explain_together
@@ -122,6 +123,8 @@ class Explainer:
         method: str = "conservative-lrp",
         target: Target = None,
         *,
+        token: str | int | None = None,
+        answer: bool = False,
         batch_size: int = 8,
         progress: bool | None = None,
         **options: Any,
@@ -133,6 +136,8 @@ class Explainer:
                 series, tensors; or a list or iterator of them.
             method: a name from :func:`whence.list_methods`.
             target: as for :func:`whence.explain`; for language models also a token as a string.
+            token: of a model that classifies each token, the word (or position) whose class is explained.
+            answer: of a model that answers questions by a span of the text, explain the span that it predicts.
             batch_size: how many are explained together; batches hold inputs of similar length.
             progress: show a bar on stderr; ``None``: if there is a terminal and more than one batch.
             options: the method's options.
@@ -141,6 +146,12 @@ class Explainer:
             :class:`Explanation` for one input, :class:`Explanations` (a list, in the order given) for many. With
             :func:`whence.every`, :class:`Explanations` for one input, one for each target, and a list of them for many.
         """
+        if answer:
+            if target is not None or token is not None:
+                raise TargetError("`answer` is a target of its own: leave out `target` and `token`.")
+            target = span_answer()
+        if token is not None:
+            target = At(token, target)  # type: ignore[arg-type]  # what it may be is checked when it is resolved
         if not self._is_several(inputs):
             if self._is_tensors(inputs):
                 found = self._run(self.placed(inputs), method, self.target_labels.resolve(target), options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
 from itertools import repeat
@@ -15,6 +16,7 @@ from ..explanations.explanation import Explanation
 from ..inputs.image_text import ImageTextReader
 from ..inputs.sample import Reader, Sample
 from ..inputs.token_output import can_generate, predicts_tokens
+from ..results.input_origin import TextOrigin
 from ..targets.class_indices import as_list, classes
 from ..targets.seed import class_index, labels_of
 from ..targets.specs import At, Contrast, Every, LabelledTarget, parse_target, with_labels
@@ -44,7 +46,10 @@ class TargetLabels:
         if isinstance(target, Every):
             return Every(tuple(self.resolve(one, samples) for one in target.targets))
         if isinstance(target, At):
-            return replace(target, target=self._class_indices(target.target))
+            place = target.position
+            if isinstance(place, str) and samples:
+                place = [position_of(place, sample) for sample in samples]
+            return At(place, self._class_indices(target.target))
         if callable(target):
             return with_labels(target, self.labels or labels_of(self.model))
         if target is None and self.compares_image_and_text():
@@ -137,6 +142,29 @@ class TargetLabels:
                 others = tuple(map(name, other if isinstance(other, list) else [other] * len(explained)))
             explained = tuple(f"{a} rather than {b}" for a, b in zip(explained, others, strict=True))
         return replace(e, target_names=explained, prediction_names=predicted)
+
+
+def position_of(word: str, sample: Sample) -> int:
+    """Return the position of the first token of a word of a sample's text; raise an error unless it is there once."""
+    text = next((origin for origin in sample.origins.values() if isinstance(origin, TextOrigin)), None)
+    if text is None:
+        raise TargetError(f"This input has no text, so '{word}' is no word of it: give a position, as in whence.At(4).")
+    pattern = re.compile(rf"(?<!\w){re.escape(word)}(?!\w)")
+    found = [(part, match.start()) for part, one in enumerate(text.texts) for match in pattern.finditer(one)]
+    places = [
+        i
+        for part, start in found
+        for i, span in enumerate(text.spans)
+        if span is not None and span.part == part and span.start <= start < span.end
+    ]
+    if len(found) > 1:
+        raise TargetError(
+            f"'{word}' is in the text {len(found)} times, at the positions {', '.join(map(str, places))}: choose one, "
+            f"as in whence.At({places[0] if places else 0})."
+        )
+    if not places:
+        raise TargetError(f"'{word}' is no word of the text that the model reads.")
+    return places[0]
 
 
 def similarity(outputs: Any) -> Tensor:

@@ -74,7 +74,7 @@ class InputLevel(Method):
         main = places[0]
         grid = None
         dims = {id(t): dim for t, dim in entries(run)}
-        own = dims.get(id(main), run.tokens)
+        own = (*tiles_of(main, run.tokens, run), *run.tokens)
         if any(main is source.tensor and not source.embedded for source in run.trace.sources):
             scores, grid = _raw(relevances[0])
         else:
@@ -84,7 +84,7 @@ class InputLevel(Method):
             for t, r in zip(places[1:], relevances[1:], strict=True)
         ]
         tokens = node_of(main).token_axes[1] if self.at == "token" else None  # the text alone, of a text and an image
-        if tiles_of(main, run.tokens, run):
+        if own != run.tokens and self.at == "position":
             tokens, layers = own, None  # inside the blocks, tiles are not told apart
         return Reading(scores, layers, run.heads(), grid=grid, others=others, tokens=tokens)
 

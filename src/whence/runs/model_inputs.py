@@ -101,9 +101,10 @@ def repeated(inputs: tuple[list[Any], dict[str, Any]], batch: int, times: int) -
 def each(target: Any, batch: int) -> list[Any]:
     """A target per sample."""
     if isinstance(target, At):
-        places = [target.position] * batch if isinstance(target.position, int) else list(target.position)
+        place = target.position
+        places = [place] * batch if isinstance(place, int | str) else list(place)
         inner = [None] * batch if target.target is None else each(target.target, batch)
-        return [At([p], t) for p, t in zip(places, inner, strict=True)]
+        return [At(p if isinstance(p, str) else [p], t) for p, t in zip(places, inner, strict=True)]
     if isinstance(target, Contrast):
         pairs = zip(each(target.target, batch), each(target.other, batch), strict=True)
         return [Contrast(a, b) for a, b in pairs]

@@ -160,6 +160,34 @@ def find_logits(outputs: Any) -> Tensor | None:
     return None
 
 
+def _no_logits(outputs: Any) -> TargetError:
+    """Return the error for a model without classes."""
+    if named_output(outputs, "start_logits") is not None:
+        return TargetError(
+            "The model answers questions by the start and the end of a span of the text: give target=whence.answer(); "
+            "in an Explainer, answer=True."
+        )
+    return TargetError(
+        f"The model returned {type(outputs).__name__} without logits, so there is no class to explain. Pass "
+        "target=lambda outputs: <tensor of shape [batch]>."
+    )
+
+
+def _no_class_axis(shape: list[int], batch: int) -> TargetError:
+    """Return the error for logits that are not ``[batch, classes]``."""
+    if len(shape) == 3 and shape[0] == batch and shape[1] > 1:
+        return TargetError(
+            f"The model's output has shape {shape}: values at each of {shape[1]} positions, and none of them is "
+            "chosen. Give target=whence.At(position, class) (in an Explainer, token='word' names the position), or a "
+            "function: target=lambda outputs: <tensor of shape [batch]>."
+        )
+    return TargetError(
+        f"The model's output has shape {shape} for a batch of {batch}: no class axis [batch, classes] is found. Pass "
+        "target=lambda outputs: <tensor of shape [batch]>, for example lambda outputs: outputs.logits[:, position, "
+        "token]."
+    )
+
+
 def seed(outputs: Any, target: Target, batch: int, labels: Mapping[int, str], last: Tensor | None) -> Seed:
     """Resolve a target against a model's outputs.
 
@@ -174,10 +202,7 @@ def seed(outputs: Any, target: Target, batch: int, labels: Mapping[int, str], la
     if callable(target):
         return _from_function(outputs, with_labels(target, labels), batch, logits)
     if logits is None:
-        raise TargetError(
-            f"The model returned {type(outputs).__name__} without logits, so there is no class to explain. Pass "
-            "target=lambda outputs: <tensor of shape [batch]>."
-        )
+        raise _no_logits(outputs)
     if isinstance(target, At):
         if logits.dim() != 3:
             raise TargetError(f"The model's output has shape {list(logits.shape)}: it has no positions to choose from.")
@@ -190,11 +215,7 @@ def seed(outputs: Any, target: Target, batch: int, labels: Mapping[int, str], la
     elif logits.dim() == 2 and len(logits) == batch:
         rows = logits.detach()
     else:
-        raise TargetError(
-            f"The model's output has shape {list(logits.shape)} for a batch of {batch}: no class axis "
-            "[batch, classes] is found. Pass target=lambda outputs: <tensor of shape [batch]>, for example "
-            "lambda outputs: outputs.logits[:, position, token]."
-        )
+        raise _no_class_axis(list(logits.shape), batch)
     count = rows.shape[-1]
     prediction = rows.argmax(-1)
     known = labels if len(labels) == count else {}

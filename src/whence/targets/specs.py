@@ -18,18 +18,24 @@ class At:
     """A class, or a token, at one position of a model with an output at every position.
 
     Attributes:
-        position: for all samples, or one per sample.
+        position: for all samples, or one per sample; in an :class:`whence.Explainer` also a word of the text, whose
+            first token is meant.
         target: as for other models: ``None`` (the prediction there), a number, a label, :func:`whence.contrast`.
 
     Example:
         >>> whence.explain(masked_language_model, inputs, target=whence.At(4))
     """
 
-    position: int | Sequence[int]
+    position: int | str | Sequence[int]
     target: int | str | Sequence[int | str] | Contrast | None = None
 
     def positions(self, batch: int, length: int) -> Tensor:
         """Return the position of each sample, ``[batch]``."""
+        if isinstance(self.position, str):
+            raise TargetError(
+                f"'{self.position}' is a word, and these inputs are tensors: give the position of its token, as in "
+                "whence.At(4), or explain the text with whence.Explainer."
+            )
         given = positions(self.position)
         each = given if isinstance(given, list) else [given] * batch
         wrong = [p for p in each if not -length <= p < length]
@@ -144,7 +150,8 @@ def parse_target(target: Any) -> Any:
         rule = "At a position there is a class, a token or a whence.contrast"
         inner = target.target
         parsed = _parse_contrast(inner) if isinstance(inner, Contrast) else _parse_class(inner, rule)
-        return At(positions(target.position), parsed)
+        place = target.position  # a word is looked up later, in the text
+        return At(place if isinstance(place, str) else positions(place), parsed)
     if isinstance(target, Contrast):
         return _parse_contrast(target)
     return target if callable(target) else classes(target)

@@ -86,7 +86,7 @@ def test_a_mask_in_the_text_of_a_plain_module_is_what_it_guesses():
     e = explainer("the [MASK] film", "gradient-x-input")
     ids = torch.tensor([WORDS.convert_tokens_to_ids(e.tokens[0])])
     assert int(e.prediction) == int(model(ids)[0, 2].argmax())
-    with pytest.raises(TargetError, match="no class axis"):  # without one it is not known where to look
+    with pytest.raises(TargetError, match="none of them is chosen"):  # without one it is not known where to look
         explainer("the film", "gradient-x-input")
     with pytest.raises(TargetError, match=r"write \[MASK\] where"):
         explainer(["the film", "the [MASK]"], "gradient-x-input", batch_size=2)

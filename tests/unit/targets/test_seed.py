@@ -85,7 +85,7 @@ def test_what_is_no_target_is_told_in_a_sentence(target, told):
 @pytest.mark.parametrize(
     ("target", "told"),
     [
-        (whence.At("a", 1), "position is a whole number"),
+        (whence.At("a", 1), "is a word, and these inputs are tensors"),
         (whence.At(1.0, 1), "position is a whole number"),
         (whence.At([0, "a"], 1), "position is a whole number"),
         (whence.At(2, one), "At a position there is a class.*not a function"),
