@@ -136,7 +136,8 @@ class Explainer:
                 series, tensors; or a list or iterator of them.
             method: a name from :func:`whence.list_methods`.
             target: as for :func:`whence.explain`; for language models also a token as a string.
-            token: of a model that classifies each token, the word (or position) whose class is explained.
+            token: of a model that classifies each token, the word whose class is explained (short for
+                ``target=whence.At(word, target)``). A number is the option `token` of some methods.
             answer: of a model that answers questions by a span of the text, explain the span that it predicts.
             batch_size: how many are explained together; batches hold inputs of similar length.
             progress: show a bar on stderr; ``None``: if there is a terminal and more than one batch.
@@ -150,8 +151,10 @@ class Explainer:
             if target is not None or token is not None:
                 raise TargetError("`answer` is a target of its own: leave out `target` and `token`.")
             target = span_answer()
-        if token is not None:
+        if isinstance(token, str):
             target = At(token, target)  # type: ignore[arg-type]  # what it may be is checked when it is resolved
+        elif token is not None:
+            options["token"] = token
         if not self._is_several(inputs):
             if self._is_tensors(inputs):
                 found = self._run(self.placed(inputs), method, self.target_labels.resolve(target), options)

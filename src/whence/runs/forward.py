@@ -184,8 +184,7 @@ class Forward:
         with trace:
             if trace.replaced:
                 raise ModelError(AGAIN)
-            writes = _writes(self.model) or any(record.causal for record in trace.attentions)
-            last = _last(writes, self.mask, self.batch, find_logits(outputs))
+            last = _last(self.model, trace, self.mask, self.batch, find_logits(outputs))
             starts = [seed(outputs, target, self.batch, labels_of(self.model), last) for target in targets]
         if rulebook.phase is None:
             starts = [replace(start, last=_last_linear(trace, start)) for start in starts]
@@ -300,9 +299,9 @@ def _writes(model: nn.Module) -> bool:
     return bool(can()) if callable(can) else False
 
 
-def _last(writes: bool, mask: Tensor | None, batch: int, logits: Tensor | None) -> Tensor | None:
+def _last(model: nn.Module, trace: Trace, mask: Tensor | None, batch: int, logits: Tensor | None) -> Tensor | None:
     """The last real token of each sample, if the model writes text and answers at every position."""
-    if logits is None or logits.dim() != 3 or not writes:
+    if logits is None or logits.dim() != 3 or not (_writes(model) or any(r.causal for r in trace.attentions)):
         return None
     if mask is None or mask.shape != logits.shape[:2]:
         return torch.full((batch,), logits.shape[1] - 1, device=logits.device)

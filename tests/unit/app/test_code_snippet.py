@@ -38,7 +38,8 @@ def same_scores(found, expected):
     assert len(found) == len(expected)
     for mine, shown in zip(found, expected, strict=True):
         assert mine.method == shown.method
-        torch.testing.assert_close(mine.scores, shown.scores, rtol=1e-4, atol=1e-6)
+        rounding = 1e-5 * float(shown.scores.abs().max())  # of float32, which differs from one CPU to another
+        torch.testing.assert_close(mine.scores, shown.scores, rtol=1e-4, atol=rounding)
 
 
 @pytest.fixture(scope="module")

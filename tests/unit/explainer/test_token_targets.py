@@ -24,7 +24,6 @@ def test_a_word_names_the_position_of_its_first_token(tagger):
     e = tagger(TEXT, token="wonderful")
     place = next(i for i, s in enumerate(e.origins[0]["text"].spans) if s and s.start == TEXT.index("wonderful"))
     assert torch.equal(e.scores, tagger(TEXT, target=whence.At(place)).scores)
-    assert torch.equal(e.scores, tagger(TEXT, token=place).scores)
     assert torch.equal(
         tagger(TEXT, token="wonderful", target="good").scores, tagger(TEXT, target=whence.At(place, 2)).scores
     )
@@ -37,10 +36,10 @@ def test_in_a_list_each_text_has_its_own_position(tagger):
 
 @pytest.mark.parametrize(
     ("token", "why"),
-    [("plot", "is no word of the text"), ("a", "'a' is no word|is in the text"), (99, "out of range")],
+    [("plot", "is no word of the text"), ("a", "is in the text 2 times, at the positions")],
 )
 def test_a_word_that_is_not_there_once_is_refused(tagger, token, why):
-    text = "It is a film, a good one." if token == "a" else TEXT
+    text = "it is a film, a good one." if token == "a" else TEXT
     with pytest.raises(whence.TargetError, match=why):
         tagger(text, token=token)
 
