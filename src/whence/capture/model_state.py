@@ -97,13 +97,13 @@ class ModelState:
         """Return whether nothing has changed."""
         try:
             same = not any(self._empty) and all(map(operator.eq, self._containers, self._snapshots))
+            same = same and all(names.get(name) == value for names, name, value in self._globals)
         except (RuntimeError, ValueError, TypeError):  # tensors and arrays that are others
             return False
         return (
             same
             and self._counted() == self._counts
             and self._surrounding() == self._surroundings
-            and all(names.get(name) == value for names, name, value in self._globals)
             and all(np.array_equal(array, old) for array, old in self._contents)
             and all(_same_bits(torch.cat(v), old) for v, old in zip(self._samples, self._values, strict=True))
         )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .._utils.optional_imports import need
 from .image import Placement, find_placement
 
 #: arguments that hold the numbers of frames, rows and columns of patches that were flattened (Qwen2-VL)
@@ -124,30 +126,37 @@ def find_layout(
     Returns:
         The layout; ``None`` if what the processor makes is not made of images.
     """
-    known: dict[bytes, Mapping[str, Tensor]] = {}
-
-    def processed(picture: Any) -> Mapping[str, Tensor]:
-        key = picture.tobytes()
-        if key not in known:
-            known[key] = process(picture)
-        return known[key]
-
-    def tile(i: int) -> Callable[[Any], Tensor]:
-        def made(picture: Any) -> Tensor:
-            images = planes(processed(picture), name, merge)
-            assert images is not None
-            return images[i : i + 1]
-
-        return made
-
-    from PIL import Image
-
-    tensors = processed(Image.new("RGB", (width, height)))
-    images = planes(tensors, name, merge)
+    image = need("PIL.Image", "pictures", "vision")
+    probe = _Probe(process, name, merge)
+    tensors, images = probe.made(image.new("RGB", (width, height)))
     if images is None:
         return None
-    tiles: Sequence[Placement] = [find_placement(tile(i), width, height) for i in range(len(images))]
+    tiles = tuple(find_placement(functools.partial(probe.tile, i), width, height) for i in range(len(images)))
     if tensors[name].dim() != 2:
-        return PatchLayout(tuple(tiles))
+        return PatchLayout(tiles)
     _, rows, columns = tensors[GRID][0].tolist()
-    return PatchLayout(tuple(tiles), flat_order(rows, columns, merge), (rows, columns))
+    return PatchLayout(tiles, flat_order(rows, columns, merge), (rows, columns))
+
+
+class _Probe:
+    """What a processor makes of images, each processed once for all tiles; see :func:`find_layout`."""
+
+    def __init__(self, process: Callable[[Any], Mapping[str, Tensor]], name: str, merge: int) -> None:
+        self._process = process
+        self._name = name
+        self._merge = merge
+        self._known: dict[bytes, tuple[Mapping[str, Tensor], Tensor | None]] = {}
+
+    def made(self, picture: Any) -> tuple[Mapping[str, Tensor], Tensor | None]:
+        """Return the tensors made of an image, and the planes in them."""
+        key = picture.tobytes()
+        if key not in self._known:
+            tensors = self._process(picture)
+            self._known[key] = tensors, planes(tensors, self._name, self._merge)
+        return self._known[key]
+
+    def tile(self, number: int, picture: Any) -> Tensor:
+        """Return one tile of an image, ``[1, channels, height, width]``."""
+        _, images = self.made(picture)
+        assert images is not None  # every image of one size is made into as many
+        return images[number : number + 1]

@@ -70,9 +70,10 @@ class SpeechReader(AudioReader):
             except (ValueError, TypeError, RuntimeError, IndexError) as error:
                 raise ModelError(f"The model could not write: {str(error).splitlines()[0]}") from error
         row = [int(i) for i in getattr(out, "sequences", out)[0]]
-        special = set(self.tokenizer.all_special_ids) | set(getattr(self.model.config, "forced_special_ids", ()))
+        special = set(self.tokenizer.all_special_ids)
         count = next((n for n, token in enumerate(row) if n and token not in special), len(row))
-        count = min(count, len(row) - 1) if most == 1 else count
+        if most == 1:  # the one token may be the transcript's end, which is special, too
+            count = min(count, len(row) - 1)
         following = row[count:]
         end = next((n for n, token in enumerate(following) if token in special), len(following))
         return row[:count], following[:end]
