@@ -85,4 +85,4 @@ def same(printed: str, shown: str) -> bool:
 def _are_rounding(a: float, b: float) -> bool:
     """Return whether two numbers are rounding of single precision, which differs from one kind of CPU to another."""
     low, high = sorted((abs(a), abs(b)))
-    return high < 1e-5 and high <= 30 * low
+    return high < 1e-5 and high <= 5 * low
