@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -52,6 +53,18 @@ def _observes(hook: Any) -> bool:
     return isinstance(hook, Observer) or getattr(hook, "__module__", "") == COLLECTING
 
 
+def _forward_hooks(model: nn.Module) -> list[Any]:
+    """Return the hooks that run in a forward pass of a model: its own, and those of all modules."""
+    own = (hooks.values() for m in model.modules() for hooks in (m._forward_hooks, m._forward_pre_hooks))
+    return [*_global_hooks(), *itertools.chain.from_iterable(own)]
+
+
+def _global_hooks() -> list[Any]:
+    """Return the hooks that run in the forward pass of every module."""
+    known = torch.nn.modules.module
+    return [*known._global_forward_hooks.values(), *known._global_forward_pre_hooks.values()]
+
+
 class ModelState:
     """What a replay assumes of a model: its parts, their attributes and hooks, and the tensors it computes with.
 
@@ -71,9 +84,9 @@ class ModelState:
         self._tensors: dict[int, Tensor] = {}
         self._arrays: dict[int, np.ndarray[Any, Any]] = {}
         seen: set[int] = set()
+        if not all(map(_observes, _forward_hooks(model))):
+            raise CaptureError("the model has forward hooks, whose code a replay would not run")
         for module in model.modules():
-            if not all(map(_observes, [*module._forward_hooks.values(), *module._forward_pre_hooks.values()])):
-                raise CaptureError("the model has forward hooks, whose code a replay would not run")
             self._look(module.__dict__, seen, DEPTH)
         known = {t.data_ptr() for t in self._tensors.values()}
         for tensor in (*kept, *folded):
@@ -139,7 +152,6 @@ class ModelState:
         """Return the settings of torch that decide which kernels run, and code that was replaced or added."""
         devices = ("cpu", "cuda")
         autocast = tuple((torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices)
-        hooks = torch.nn.modules.module
         return (
             autocast,
             torch.get_default_dtype(),
@@ -147,8 +159,7 @@ class ModelState:
             torch.backends.cuda.flash_sdp_enabled(),
             torch.backends.cuda.math_sdp_enabled(),
             torch.backends.mha.get_fastpath_enabled(),
-            len(hooks._global_forward_hooks),
-            len(hooks._global_forward_pre_hooks),
+            [id(hook) for hook in _global_hooks()],
             tuple(cls.forward for cls in self._classes),
         )
 

@@ -158,6 +158,19 @@ def test_a_tensor_outside_the_model_is_noticed():
     assert not state.holds()
 
 
+def test_a_hook_of_all_modules_is_refused_and_noticed():
+    model = Model()
+    state = ModelState(model)
+    hook = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    try:
+        assert not state.holds()
+        with pytest.raises(CaptureError, match="hooks"):
+            ModelState(model)
+    finally:
+        hook.remove()
+    assert state.holds()
+
+
 def test_a_hook_that_only_observes_is_allowed_and_one_more_is_noticed():
     model, seen = Model(), []
     model.register_forward_pre_hook(Observer(lambda module, args: seen.append(args)))
