@@ -16,6 +16,7 @@ from tests.support.checks import EXACT, relative
 from tests.support.goldens import golden, load
 from tests.support.runs import traced
 from tests.support.snapshot import snapshot
+from whence.explainer.explain import explain
 
 FLOAT32 = 1e-4
 VARIANTS = [
@@ -419,10 +420,10 @@ def test_legrad_runs_the_head_again_and_not_the_model(family, monkeypatch):
     inputs = {"pixel_values": tiny.pixels().double()} if family == "vit" else {"input_ids": tiny.ids()}
     runs = []
     model.register_forward_hook(lambda *_: runs.append(1))
-    ours = whence.explain(model, inputs, "legrad", 1, layers=None)
+    ours = explain(model, inputs, "legrad", 1, layers=None)
     assert len(runs) == 1
     monkeypatch.setattr(
         "whence.tracing.output_head.OutputHead.again", lambda *_: None
     )  # as where the tape does not tell
-    assert relative(ours.scores, whence.explain(model, inputs, "legrad", 1, layers=None).scores) < EXACT
+    assert relative(ours.scores, explain(model, inputs, "legrad", 1, layers=None).scores) < EXACT
     assert len(runs) == 4

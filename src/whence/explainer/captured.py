@@ -46,6 +46,7 @@ TRACING = 1e-4
 CAPTURING = 4, 2
 #: how much memory the constants of their captures may take, in bytes
 BOUND = 2**30
+UNKNOWN = "an input is not laid out in memory as usual, or what the target computes with may change without notice"
 
 
 @dataclass(frozen=True)
@@ -176,12 +177,14 @@ class Captures:
         self.exact = exact
         self.backend = backend
         self._signatures: OrderedDict[Hashable, _Signature] = OrderedDict()
+        self._met_unknown = False
         self._lock = threading.Lock()
 
     @property
     def refusals(self) -> list[str]:
-        """Return why explanations of some signatures are not captured."""
-        return [known.refusal for known in self._signatures.values() if known.refusal]
+        """Return why some explanations are not captured."""
+        found = [known.refusal for known in self._signatures.values() if known.refusal]
+        return [*found, UNKNOWN] if self._met_unknown else found
 
     def explain(
         self, args: list[Any], kwargs: dict[str, Any], batch: int, targets: Sequence[Target]
@@ -218,6 +221,7 @@ class Captures:
         """Note explanations that were computed as usual, in so many seconds, and capture them when it pays."""
         known = self._known(_signature(args, kwargs, targets))
         if known is None:
+            self._met_unknown = True
             return
         known.note(found[0], seconds)
         operations = sum(found[0].explanation.coverage.seen.values())
