@@ -52,19 +52,22 @@ def publish(
     card: str,
     tokenizer: PreTrainedTokenizerBase | None = None,
     pictures: bool = False,
+    side: int = CANVAS,
 ) -> None:
     """Write weights, tokenizer, `accuracy.json` and the card; `results` has the accuracy on test and how it came.
 
-    For models that take `pictures`, also the configuration of the stock image processor that feeds them.
+    For models that take `pictures`, also the configuration of the stock image processor of `side` pixels that feeds
+    them.
     """
     model.save_pretrained(output)
     if tokenizer is not None:
         tokenizer.save_pretrained(output)
     if pictures:
-        (output / "preprocessor_config.json").write_text(json.dumps(PROCESSOR, indent=2) + "\n")
+        settings = PROCESSOR | {"size": {"height": side, "width": side}}
+        (output / "preprocessor_config.json").write_text(json.dumps(settings, indent=2) + "\n")
     results = results | {"seed": SEED, "parameters": sum(p.numel() for p in model.parameters())}
     written = json.dumps(results, indent=2)
     (output / "accuracy.json").write_text(f"{written}\n")
     (output / "README.md").write_text(
-        f"{card.strip()}\n\nOn scenes of MNIST test digits:\n\n{indent(written, '    ')}\n"
+        f"{card.strip()}\n\nOn data that took no part in the training:\n\n{indent(written, '    ')}\n"
     )
