@@ -37,17 +37,22 @@ class Photograph(NamedTuple):
 
 
 def load() -> list[Photograph]:
-    """All photographs, sorted by breed and name."""
+    """All photographs whose mask marks a pet (two mark none), sorted by breed and name."""
     with (PETS / "index.csv").open() as file:
         rows = sorted(csv.DictReader(file), key=lambda row: (row["breed"], row["name"]))
-    return [_photograph(row) for row in rows]
+    read = [(row, _mask(row["name"])) for row in rows]
+    return [_photograph(row, pet) for row, pet in read if pet.any()]
 
 
-def _photograph(row: dict[str, str]) -> Photograph:
+def _mask(name: str) -> np.ndarray:
+    """Which pixels are of the pet; the boundary is part of it here."""
+    with Image.open(PETS / "masks" / f"{name}.png") as file:
+        return np.asarray(file) != 2
+
+
+def _photograph(row: dict[str, str], pet: np.ndarray) -> Photograph:
     with Image.open(PETS / "images" / f"{row['name']}.jpg") as file:
         image = file.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BILINEAR)
-    with Image.open(PETS / "masks" / f"{row['name']}.png") as file:
-        pet = np.asarray(file) != 2  # the boundary is part of the pet here
     rows, columns = np.flatnonzero(pet.any(1)), np.flatnonzero(pet.any(0))
     height, width = pet.shape
     box = columns[0] / width, rows[0] / height, (columns[-1] + 1) / width, (rows[-1] + 1) / height
