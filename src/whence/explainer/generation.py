@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -28,13 +29,14 @@ from ..inputs.vision_language import VisionLanguageReader
 from ..methods.gradient_x_input import InputLevel
 from ..methods.registry import create
 from ..render.view_model import Card
-from ..results.input_origin import TextOrigin
+from ..results.input_origin import AudioOrigin, TextOrigin
 from ..results.result import Result
 from ..targets.specs import At, every
 from .attach_inputs import with_layout
 from .chat_template import apply_template
 from .continuation import Continuation, Prompt, continue_prompt, transcribe
 from .explain import explain
+from .transcript_times import Floats, TimedWord, in_columns, time_words, words_of
 
 
 class Generation(DisplayMixin, Sequence[Explanation]):
@@ -106,10 +108,38 @@ class Generation(DisplayMixin, Sequence[Explanation]):
         if stream is not None and stream not in streams:
             raise InputError(f"There is no stream '{stream}' of tokens: choose one of {', '.join(streams)}.")
         scores = streams[stream or next(iter(streams))]
-        names = token_names(self.explanations[0], scores.shape[1], stream)
         values = scores.detach().double().cpu().numpy()
         title = f"What each token written came from, {self.explanations[0].method}"
+        audio = self._audio if stream in (None, "audio") else None
+        if audio is not None:
+            values, names = in_columns(values, audio)
+            return Table(title, values, tuple(self.tokens), names, "written", "seconds")
+        names = token_names(self.explanations[0], scores.shape[1], stream)
         return Table(title, values, tuple(self.tokens), names, "written", "came from")
+
+    def timed_words(self, share: float = 1 / 3) -> list[TimedWord]:
+        """Return the words of a transcript, each with the seconds of audio that it came from.
+
+        Args:
+            share: a word's interval is the shortest that holds this share of its positive relevance.
+
+        Example:
+            >>> g = explainer.generate(audio="speech.flac", method="generic-attention")
+            >>> g.timed_words()
+            [TimedWord(text='And', start=0.0, end=0.62), ...]
+        """
+        if self._audio is None:
+            raise InputError("Only the words of a transcript have seconds: this text was not generated from audio.")
+        if not 0 < share <= 1:
+            raise InputError(f"The share is above 0 and at most 1, not {share}.")
+        relevance = self.streams["audio"].detach().double().cpu().numpy()
+        return time_words(self.tokens, relevance, self._audio, share)
+
+    @property
+    def _audio(self) -> AudioOrigin | None:
+        """The audio that the text is a transcript of."""
+        origin = self.explanations[0].origins[0].get("audio")
+        return origin if isinstance(origin, AudioOrigin) else None
 
     def show(self) -> None:
         """Print the table of generated tokens by tokens."""
@@ -119,12 +149,28 @@ class Generation(DisplayMixin, Sequence[Explanation]):
         return self.table()._repr_html_()
 
     def drawn(self, ending: str) -> bytes:
-        """Return the content of a figure or page: the table; in a page also the explanation of each generated token."""
+        """Return the content of a figure or page.
+
+        A figure shows the table, for audio under the waveform; for an image, a heat map for each generated token. A
+        page also has the explanation of each generated token.
+        """
         from ..render.figure.figure import KINDS
         from ..render.html.page import page
         from ..render.table_views import draw, label, section
 
-        if ending[1:] in KINDS:
+        if ending[1:] in KINDS and self._audio is not None:
+            from ..render.figure.transcript import draw as draw_transcript
+
+            table, groups = self.table(), words_of(self.tokens)
+            words = replace(
+                table,
+                title=f"The audio that each word came from, {self.explanations[0].method}",
+                values=np.stack([_scaled(table.values[group].sum(0)) for group in groups]),
+                rows=tuple("".join(self.tokens[i] for i in group).strip() for group in groups),
+            )
+            spans = [(word.start, word.end) for word in self.timed_words()]
+            return draw_transcript(words, self._audio, spans, ending[1:])
+        if ending[1:] in KINDS and "image" not in self.explanations[0].streams:
             return draw(self.table(), ending[1:])
         if ending != ".html":
             return super().drawn(ending)
@@ -208,6 +254,11 @@ def explained(
     if any(_looks_ahead(e, continued.first + i) for i, e in enumerate(found)):
         raise ModelError(NOT_CAUSAL.format(type(model).__name__))
     return Generation([_attach_text(e, continued, i, tokenizer) for i, e in enumerate(found)])
+
+
+def _scaled(row: Floats) -> Floats:
+    """Return scores relative to the strongest of them."""
+    return row / (np.abs(row).max() or 1.0)
 
 
 def _adds_up(e: Explanation) -> bool:

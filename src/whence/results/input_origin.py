@@ -133,6 +133,11 @@ class AudioOrigin(_ValueEquality):
     heard: float
     name: str = ""
 
+    @property
+    def seconds(self) -> float:
+        """The length of the audio that the model reads, in seconds."""
+        return min(len(self.samples) / self.rate, self.heard)
+
     def times(self, positions: int) -> npt.NDArray[np.float64]:
         """Return ``[S, 2]``: the seconds at which each position begins and ends, positions being evenly spaced."""
         edges = np.linspace(0.0, self.heard, positions + 1)

@@ -113,7 +113,7 @@ def waveform(canvas: Canvas, view: View, panel: Panel) -> None:
     limit = view.limit if panel.patches is None else float(np.abs(scores).max())
 
     def wave(ax: Axes) -> None:
-        low, high, times = _envelope(origin)
+        low, high, times = envelope(origin)
         bound = float(max(np.abs(low).max(), np.abs(high).max())) or 1.0
         ax.set_xlim(0, seconds)
         ax.set_ylim(-1.1 * bound, 1.1 * bound)
@@ -142,7 +142,7 @@ def _spectrogram(ax: Axes, patches: Floats, limit: float, heard: float, seconds:
     _bare(ax, "seconds")
 
 
-def _envelope(origin: AudioOrigin, columns: int = 1000) -> tuple[Floats, Floats, Floats]:
+def envelope(origin: AudioOrigin, columns: int = 1000) -> tuple[Floats, Floats, Floats]:
     """Return the lowest and highest sample in each column of a waveform, and the column's time."""
     samples = origin.samples.astype(np.float64)
     if not len(samples):
