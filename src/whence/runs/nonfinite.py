@@ -44,8 +44,14 @@ def _empty(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point() and bool((value == -torch.inf).any())
 
 
-def first_bad_value(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """A sentence naming the weight or the operation where a NaN or an infinity first appears."""
+def first_bad_value(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], otherwise: str) -> str:
+    """Return a sentence naming the weight or the operation where a NaN or an infinity first appears.
+
+    Args:
+        model: the model.
+        args, kwargs: its arguments.
+        otherwise: what to say if none is seen in the forward pass.
+    """
     for name, p in [*model.named_parameters(), *model.named_buffers()]:
         if p.is_floating_point() and bool((torch.isnan(p) | (p == torch.inf)).any()):
             return f"the weight '{name}' holds a NaN or an infinity. Load the weights again, or repair them."
@@ -56,4 +62,4 @@ def first_bad_value(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, 
         return f"a NaN or an infinity first appears in the output of {watch.found}. Try float32, or look at that layer."
     if watch.emptied and any(map(_empty, tensors_in(outputs))):
         return f"it holds minus infinity, last made by {watch.emptied}. Explain what stands before it."
-    return "it appears only on the way back. Try float64, or another method."
+    return f"no NaN or infinity was seen in the forward pass. {otherwise}"

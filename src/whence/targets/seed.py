@@ -203,6 +203,11 @@ def seed(outputs: Any, target: Target, batch: int, labels: Mapping[int, str], la
         return _from_function(outputs, with_labels(target, labels), batch, logits)
     if logits is None:
         raise _no_logits(outputs)
+    if logits.is_complex():
+        raise TargetError(
+            f"The model's output is of complex numbers ({list(logits.shape)}), of which none is the largest. Pass "
+            "target=lambda outputs: <real tensor of shape [batch]>, for example lambda outputs: outputs[:, 0].abs()."
+        )
     if isinstance(target, At):
         if logits.dim() != 3:
             raise TargetError(f"The model's output has shape {list(logits.shape)}: it has no positions to choose from.")
@@ -244,6 +249,8 @@ def _from_function(outputs: Any, target: Callable[[Any], Tensor], batch: int, lo
         raise TargetError(
             f"The target function returned {shape}; it must return a tensor of shape [{batch}], one per sample."
         )
+    if value.is_complex():
+        raise TargetError("The target function returned complex numbers; it must return real ones (.abs(), .real).")
     if not value.requires_grad:
         raise TargetError(
             "The target function's value does not depend on the model's input, so nothing can be traced back."
