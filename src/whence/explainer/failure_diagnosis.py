@@ -76,8 +76,11 @@ class Attempt:
         failed = self._target_failure()
         if failed is not None:
             return failed
+        own = plain_backward_failure(self.model, self.args, self.kwargs, self.targets)
         if NO_BACKWARD.search(str(error)):
-            return self._of_the_backward_pass(error)
+            return self._of_the_backward_pass(error, own)
+        if own is not None and (type(own), str(own)) == (type(error), str(error)):
+            return ModelError(f"The model's own backward pass fails, also without Whence: {_said(own)}.")
         return self._of_whence(error) if self.own else error
 
     def _target_failure(self) -> Exception | None:
@@ -101,9 +104,8 @@ class Attempt:
                     return found
         return None
 
-    def _of_the_backward_pass(self, error: Exception) -> ModelError:
-        """Return the error for a backward pass that torch cannot compute, after a plain one was tried."""
-        own = plain_backward_failure(self.model, self.args, self.kwargs, self.targets)
+    def _of_the_backward_pass(self, error: Exception, own: Exception | None) -> ModelError:
+        """Return the error for a backward pass that torch cannot compute; ``own`` is what a plain one raises."""
         said = f"Torch says: {error}"
         if own is None and "inplace operation" in str(error):
             return ModelError(
@@ -176,11 +178,12 @@ def plain_backward_failure(
     weights = {name: _leaf(p) for name, p in model.named_parameters() if p.is_floating_point()}
     given = [_leaf(a) for a in args], {name: _leaf(value) for name, value in kwargs.items()}
     leaves = [t for t in (*weights.values(), *tensors_in(*given[0], *given[1].values())) if t.requires_grad]
+    labels = labels_of(model)
     with plain(model):
         try:
             for target in targets:
                 outputs = torch.func.functional_call(model, weights, *_copies(*given))
-                value = target(outputs) if callable(target) else find_logits(outputs)
+                value = with_labels(target, labels)(outputs) if callable(target) else find_logits(outputs)
                 assert value is not None
                 torch.autograd.grad(value.sum(), leaves, allow_unused=True)
         except Exception as error:

@@ -255,7 +255,8 @@ def _from_function(outputs: Any, target: Callable[[Any], Tensor], batch: int, lo
         raise TargetError(
             "The target function's value does not depend on the model's input, so nothing can be traced back."
         )
-    rows = logits.detach() if logits is not None and logits.dim() == 2 and len(logits) == batch else None
+    scored = logits is not None and logits.dim() == 2 and len(logits) == batch and not logits.is_complex()
+    rows = logits.detach() if logits is not None and scored else None
     name = getattr(target, "__name__", "<lambda>")
     return Seed(
         output=value,
