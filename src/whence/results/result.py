@@ -176,7 +176,11 @@ class Result(Arithmetic):
             recorded = sorted({name for origins in self.origins for name in origins})
             raise WhenceError(
                 "This explanation knows no text: "
-                + (f"of its input, {', '.join(recorded)} is recorded" if recorded else "nothing of its input is recorded, as of tensors")
+                + (
+                    f"of its input, {', '.join(recorded)} is recorded"
+                    if recorded
+                    else "nothing of its input is recorded, as of tensors"
+                )
                 + ". Explain a string with whence.Explainer to have tokens, words and offsets."
             )
         return [x for x in found if x is not None]

@@ -29,7 +29,6 @@ from .rerun import ReplacingTrace, Rerun
 from .run import Run
 from .token_streams import patch_places, split
 
-
 #: where a value that is not finite can only come from if none is seen in the model
 UNSEEN = "It is made by code that is not seen (a kernel of its own), or not in every run: try float32."
 OF_THE_TARGET = "The function itself makes it (a logarithm, a quotient), or code of the model that is not seen."

@@ -54,8 +54,8 @@ def _check_values(tensors: Mapping[str, Tensor]) -> None:
             )
         if t.is_meta:
             raise InputError(
-                f"The input '{name}' is on the device 'meta': it has a shape and no values. Explain tensors with values, "
-                "on the device of a model with weights."
+                f"The input '{name}' is on the device 'meta': it has a shape and no values. Explain tensors with "
+                "values, on the device of a model with weights."
             )
 
 

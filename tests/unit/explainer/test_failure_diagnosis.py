@@ -54,7 +54,9 @@ def test_a_fault_while_tracing_names_operation_module_and_line(monkeypatch):
     with pytest.raises(whence.EngineError) as found:
         whence.explain(model, words())
     text = str(found.value)
-    assert "in 'conservative-lrp' at the operation 'softmax' in the module 'bert.encoder.layer.0.attention.self'" in text
+    assert (
+        "in 'conservative-lrp' at the operation 'softmax' in the module 'bert.encoder.layer.0.attention.self'" in text
+    )
     assert "(tracing/tracer.py:" in text
     assert "TypeError: unsupported operand" in text
     assert "input_ids [2, 7] int64" in text
@@ -75,7 +77,7 @@ def test_a_fault_in_a_readout_is_one_sentence_whatever_it_is(kind, monkeypatch):
         raise kind("lost")
 
     monkeypatch.setattr(InputLevel, "read", fail)
-    with pytest.raises(whence.EngineError, match=f"{kind.__name__}: .*lost.*fault of Whence.*report it") as found:
+    with pytest.raises(whence.EngineError, match=rf"{kind.__name__}: .*lost.*fault of Whence.*report it") as found:
         whence.explain(tiny.bert(), words(), "gradient-x-input")
     assert type(found.value.__cause__) is kind
 
@@ -130,7 +132,7 @@ def test_a_model_that_fails_without_whence_is_said_to():
     def end(x):
         raise KeyError("lost")
 
-    with pytest.raises(whence.InputError, match="itself fails .*without Whence: KeyError: 'lost'") as found:
+    with pytest.raises(whence.InputError, match=r"itself fails .*without Whence: KeyError: 'lost'") as found:
         whence.explain(Small(end), words())
     assert isinstance(found.value.__cause__, KeyError)
 
@@ -143,7 +145,9 @@ def test_a_model_that_fails_only_when_it_is_traced_is_not_blamed():
             raise RuntimeError("seen")
         return x
 
-    assert "runs on this input without Whence" in refused(whence.EngineError, "seen", whence.explain, Small(end), words())
+    assert "runs on this input without Whence" in refused(
+        whence.EngineError, "seen", whence.explain, Small(end), words()
+    )
 
 
 def test_a_missing_argument_is_named():
@@ -200,7 +204,9 @@ def test_a_derivative_that_only_whence_needs_is_not_claimed_to_be_the_models(mon
         raise RuntimeError("derivative for aten::some_backward is not implemented")
 
     monkeypatch.setattr(InputLevel, "read", fail)
-    text = refused(whence.ModelError, "a plain backward pass of the model does not need", whence.explain, tiny.bert(), words())
+    text = refused(
+        whence.ModelError, "a plain backward pass of the model does not need", whence.explain, tiny.bert(), words()
+    )
     assert "fails, too" not in text
 
 
@@ -216,7 +222,14 @@ def test_an_overwritten_tensor_that_the_model_needs_is_claimed_to_be():
     def end(x):
         return x.exp().mul_(2.0)
 
-    text = refused(whence.ModelError, "own backward pass needs: without Whence, it fails", whence.explain, Small(end), words(), "saliency")
+    text = refused(
+        whence.ModelError,
+        "own backward pass needs: without Whence, it fails",
+        whence.explain,
+        Small(end),
+        words(),
+        "saliency",
+    )
     assert "Torch says" in text
 
 
@@ -265,7 +278,9 @@ def test_no_embedding_is_claimed_only_of_integers():
         def forward(self, mask, given):
             return given[0] * 2
 
-    text = refused(whence.InputError, "inside lists", whence.explain, Listed(), (torch.ones(2, 3).long(), [torch.rand(2, 3)]))
+    text = refused(
+        whence.InputError, "inside lists", whence.explain, Listed(), (torch.ones(2, 3).long(), [torch.rand(2, 3)])
+    )
     assert "integers" not in text
 
 
@@ -306,7 +321,12 @@ def test_an_infinite_target_function_does_not_make_the_models_output_infinite():
 
 def test_a_complex_target_is_named():
     refused(
-        whence.TargetError, "complex", whence.explain, Small(torch.fft.fft), words(), target=lambda outputs: outputs[:, 0]
+        whence.TargetError,
+        "complex",
+        whence.explain,
+        Small(torch.fft.fft),
+        words(),
+        target=lambda outputs: outputs[:, 0],
     )
     assert whence.explain(Small(torch.fft.fft), words(), "gradient-x-input", lambda o: o[:, 1].abs()).scores.any()
 
