@@ -183,8 +183,8 @@ def _joined(parts: list[Explanation]) -> Explanation:
     lengths = sorted({part.scores.shape[1] for part in parts})
     if len(lengths) > 1:
         raise ModelError(
-            "The model removes padding and runs the tokens of all samples in one row, so its samples have scores of "
-            f"different lengths ({', '.join(map(str, lengths))}). Explain one sample at a time."
+            f"The samples were explained one by one, and have scores of different lengths "
+            f"({', '.join(map(str, lengths))}): the model may remove padding. Explain one sample at a time."
         )
     return Explanation.join(parts)
 

@@ -107,7 +107,7 @@ class LeGrad(Method):
         return Reading(layers.sum(1), layers, stack_layers([by_head.sum(-1) for by_head in found]))
 
     def pool_sensitivity(self, run: Run, pool: AttentionPool, after: Tensor) -> Tensor:
-        """Return ``(ds/dA)^+`` in the rows that are read, for a block's output in the pool: ``[batch, heads, keys]``."""
+        """Return ``(ds/dA)^+`` in the rows that are read, of the pool of a block's output: ``[batch, heads, keys]``."""
         last = run.boundaries[-1]
         value = from_token_vectors(run, last.tensor, token_vectors(run, after)).requires_grad_()
         assert run.trace.head is not None

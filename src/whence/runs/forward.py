@@ -246,8 +246,8 @@ class Forward:
                 if not str(error).startswith("Guard failed"):
                     raise
                 raise ModelError(
-                    f"The model was exported for inputs of other shapes ({error}). Explain inputs of these shapes, or "
-                    "export it with dynamic shapes."
+                    f"The model was exported for other inputs than these ({error}). Explain inputs that keep this "
+                    "condition, or export it with dynamic shapes."
                 ) from error
 
     def _checkpoints(self) -> Checkpoints:

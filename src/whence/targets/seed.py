@@ -162,7 +162,7 @@ def find_logits(outputs: Any) -> Tensor | None:
 
 def _no_logits(outputs: Any) -> TargetError:
     """Return the error for a model without classes."""
-    if named_output(outputs, "start_logits") is not None:
+    if None not in (named_output(outputs, "start_logits"), named_output(outputs, "end_logits")):
         return TargetError(
             "The model answers questions by the start and the end of a span of the text: give target=whence.answer(); "
             "in an Explainer, answer=True."
@@ -177,9 +177,9 @@ def _no_class_axis(shape: list[int], batch: int) -> TargetError:
     """Return the error for logits that are not ``[batch, classes]``."""
     if len(shape) == 3 and shape[0] == batch and shape[1] > 1:
         return TargetError(
-            f"The model's output has shape {shape}: values at each of {shape[1]} positions, and none of them is "
-            "chosen. Give target=whence.At(position, class) (in an Explainer, token='word' names the position), or a "
-            "function: target=lambda outputs: <tensor of shape [batch]>."
+            f"The model's output has shape {shape}, taken to be values at each of {shape[1]} positions, and none of "
+            "them is chosen. Give target=whence.At(position, class) (in an Explainer, token='word' names the position), "
+            "or a function: target=lambda outputs: <tensor of shape [batch]>."
         )
     return TargetError(
         f"The model's output has shape {shape} for a batch of {batch}: no class axis [batch, classes] is found. Pass "

@@ -333,3 +333,15 @@ def test_a_complex_target_is_named():
 
 def test_an_explanation_of_tensors_says_that_nothing_is_recorded():
     refused(whence.WhenceError, "nothing of its input is recorded", lambda: whence.explain(tiny.bert(), words()).tokens)
+
+
+def test_a_bad_weight_is_blamed_only_where_it_is_read():
+    """The claim would be false: the model's own logarithm makes the infinity, and the weight is never read."""
+
+    def end(x):
+        return (x * 0 + 1).reciprocal() / (x * 0)
+
+    model = Small(end)
+    model.register_buffer("bounds", torch.tensor([torch.inf]))
+    text = refused(whence.NumericalError, "first appears in the output of 'div", whence.explain, model, words())
+    assert "bounds" not in text
