@@ -178,7 +178,7 @@ def _no_class_axis(shape: list[int], batch: int) -> TargetError:
     if len(shape) == 3 and shape[0] == batch and shape[1] > 1:
         return TargetError(
             f"The model's output has shape {shape}, taken to be values at each of {shape[1]} positions, and none of "
-            "them is chosen. Give target=whence.At(position, class) (in an Explainer, token='word' names the position), "
+            "them is chosen. Give target=whence.At(position, class) (in an Explainer, token='word' names the position) "
             "or a function: target=lambda outputs: <tensor of shape [batch]>."
         )
     return TargetError(
