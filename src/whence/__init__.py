@@ -4,6 +4,7 @@ from .bias_probe.probe import Probe, probe
 from .counterfactuals import Counterfactual
 from .counterfactuals.counterfactual import counterfactual
 from .errors import (
+    EngineError,
     FileError,
     InputError,
     MethodError,
@@ -46,6 +47,7 @@ __all__ = [
     "Coco",
     "Contrast",
     "Counterfactual",
+    "EngineError",
     "Every",
     "Explainer",
     "Explanation",

@@ -35,6 +35,10 @@ class NumericalError(WhenceError):
     """A NaN or an infinity was met; the message names where it first appears."""
 
 
+class EngineError(WhenceError):
+    """Whence itself failed on a model and an input that work without it: please report it."""
+
+
 class FileError(WhenceError):
     """A file is missing, damaged, of another kind, or cannot be written."""
 

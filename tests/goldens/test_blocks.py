@@ -8,7 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
-from transformers import CohereConfig, CohereForCausalLM, GPTNeoXConfig, GPTNeoXForCausalLM
+from transformers import (
+    CohereConfig,
+    CohereForCausalLM,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    SiglipVisionConfig,
+    SiglipVisionModel,
+)
 
 import whence
 from tests.support import tiny
@@ -256,6 +263,105 @@ def test_legrad_of_a_causal_model_leaves_out_what_no_token_may_look_at():
     assert relative(whence.explain(model, inputs, "legrad", 5, layers=None).scores[0], expected) < EXACT
 
 
+class SiglipSimilarity(nn.Module):
+    """How similar SigLIP finds a picture to each of some texts, as the published code has it: without a scale."""
+
+    def __init__(self, implementation="sdpa"):
+        super().__init__()
+        torch.manual_seed(0)
+        sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2}
+        config = SiglipVisionConfig(**sizes, image_size=12, patch_size=4, attn_implementation=implementation)
+        self.vision, self.texts = SiglipVisionModel(config), nn.Parameter(torch.randn(3, 16))
+        with torch.no_grad():
+            for p in self.vision.parameters():
+                p.copy_(0.4 * torch.randn(p.shape) + (p.dim() == 1) * 0.5)
+
+    def forward(self, pixel_values):
+        return F.normalize(self.vision(pixel_values).pooler_output, dim=-1) @ self.texts.T
+
+
+def attended(own, query, x):
+    """``nn.MultiheadAttention`` written out: its map ``[batch, heads, queries, keys]``, and what it returns."""
+    weights = zip((query, x, x), own.in_proj_weight.chunk(3), own.in_proj_bias.chunk(3), strict=True)
+    q, k, v = ((y @ w.T + b).unflatten(-1, (own.num_heads, -1)).transpose(1, 2) for y, w, b in weights)
+    A = (q @ k.mT / k.shape[-1] ** 0.5).softmax(-1)
+    return A, own.out_proj((A @ v).transpose(1, 2).flatten(2))
+
+
+def pool_of(head, x, norm=None):
+    """SigLIP's pooling head by its own modules, with its attention's map."""
+    A, pooled = attended(head.attention, head.probe.expand(len(x), -1, -1), x if norm is None else norm(x))
+    return A, (pooled + head.mlp(head.layernorm(pooled)))[:, 0]
+
+
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("layers", [2, None, 1])
+def test_legrad_of_siglip_reads_its_pooling_attention(layers, implementation, norm):
+    """``compute_legrad_siglip`` of the published code, before its correction and min-max, on the stock modules."""
+    model, pixels = SiglipSimilarity(implementation).double().eval(), torch.randn(2, 3, 12, 12).double()
+    head, last = model.vision.head, model.vision.post_layernorm
+    plain = pool_of(head, model.vision(pixels).last_hidden_state)[1]
+    assert relative(plain, model.vision(pixels).pooler_output) < EXACT
+    states = model.vision(pixels, output_hidden_states=True).hidden_states[1:]
+    expected = []
+    for state in states[-(layers or 3) :]:
+        A, pooled = pool_of(head, state.detach(), last if norm else None)
+        similarity = (F.normalize(pooled, dim=-1) * model.texts[[1, 2]]).sum()
+        (gradient,) = torch.autograd.grad(similarity, A)
+        expected.append(gradient.clamp(min=0).mean(1)[:, 0])
+    e = whence.explain(model, {"pixel_values": pixels}, "legrad", [1, 2], layers=layers, pool_norm=norm)
+    assert relative(e.scores, sum(expected)) < EXACT
+    assert relative(e.layers[:, -len(expected) :], torch.stack(expected, 1)) < EXACT
+    assert not e.layers[:, : -len(expected)].any()
+    assert float(e.scores.min(1).values.max()) < float(e.scores.max())
+    alone = whence.explain(model, {"pixel_values": pixels[1:]}, "legrad", 2, layers=layers, pool_norm=norm)
+    assert relative(alone.scores[0], e.scores[1]) < EXACT
+
+
+class Latents(nn.Module):
+    """Several learned queries read the tokens, of which the first is used (CoCa), or are made of the tokens."""
+
+    def __init__(self, learned=True):
+        super().__init__()
+        torch.manual_seed(0)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=True)
+        self.embed, self.encoder = nn.Linear(6, 8), nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.query, self.norm_q, self.norm_k = nn.Parameter(torch.randn(4, 8)), nn.LayerNorm(8), nn.LayerNorm(8)
+        self.attention, self.norm, self.head = (
+            nn.MultiheadAttention(8, 2, batch_first=True),
+            nn.LayerNorm(8),
+            nn.Linear(8, 3),
+        )
+        self.learned = learned
+
+    def query_of(self, x):
+        return self.norm_q(self.query).expand(len(x), -1, -1) if self.learned else x.mean(1, keepdim=True)
+
+    def forward(self, x):
+        x = self.norm_k(self.encoder(self.embed(x)))
+        return self.head(self.norm(self.attention(self.query_of(x), x, x)[0]))[:, 0]
+
+
+def test_legrad_of_several_latents_reads_the_first_as_published_for_coca():
+    model, x = Latents().double().eval(), torch.randn(2, 5, 6).double()
+    first = model.encoder.layers[0](model.embed(x))
+    expected = 0
+    for state in (first, model.encoder.layers[1](first)):
+        A, pooled = attended(model.attention, model.query_of(state), model.norm_k(state.detach()))
+        logits = model.head(model.norm(pooled))[:, 0]
+        (gradient,) = torch.autograd.grad(logits[:, 1].sum(), A)
+        assert not gradient[:, :, 1:].any()
+        expected = expected + gradient.clamp(min=0).mean(1)[:, 0]
+    e = whence.explain(model, x, "legrad", 1, pool_norm=True)
+    assert relative(e.scores, expected) < EXACT
+
+
+def test_legrad_refuses_a_pool_whose_query_is_made_of_the_tokens():
+    with pytest.raises(whence.ModelError, match="different sets of tokens"):
+        whence.explain(Latents(learned=False).eval(), torch.randn(2, 5, 6), "legrad", 1)
+
+
 # -- what must always hold -------------------------------------------------------------------------------------------
 
 
@@ -381,7 +487,10 @@ class Stream(nn.Module):
      ("pooled", "different sets of tokens")],
 )  # fmt: skip
 def test_without_blocks_there_is_nothing_to_read(method, options, kind, said):
-    """Only the head-wise variant of Beyond Intuition does without the stream."""
+    """Only the head-wise variant of Beyond Intuition does without the stream; LeGrad reads a pooling attention."""
+    if kind == "pooled" and method == "legrad":
+        assert whence.explain(Stream(kind), tiny.ids(1), method, **options).scores.shape == (1, 7)
+        return
     if kind != "pooled" and method == "bi-attention" and "variant" not in options:
         assert whence.explain(Stream(kind), tiny.ids(1), method, **options).scores.shape == (1, 7)
         return

@@ -30,6 +30,8 @@ MODELS = {
 def explained(model, inputs, method, target=None):
     try:
         return whence.explain(model, inputs, method, target)
+    except whence.EngineError:
+        raise
     except whence.WhenceError as error:
         pytest.skip(str(error))
 

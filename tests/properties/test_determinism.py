@@ -37,6 +37,8 @@ def digest(kind: str, method: str, **more) -> str:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             e = whence.explain(case.model(), case.inputs(), method, 1, **options)
+    except whence.EngineError:
+        raise
     except whence.WhenceError as error:
         return f"refused: {error}"
     parts = [e.logits, *e.streams.values(), *(t for t in (e.layers, e.heads) if t is not None)]

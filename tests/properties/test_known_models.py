@@ -566,6 +566,8 @@ def image_relevance(model, inputs, method):
         warnings.simplefilter("always")
         try:
             found = whence.explain(model, inputs, method, at_last_token)
+        except whence.EngineError:
+            raise
         except whence.WhenceError:
             return None
     return None if any(issubclass(w.category, whence.WhenceWarning) for w in seen) else found.streams["image"]

@@ -60,6 +60,8 @@ def compared(model, usual, method, target=1, inputs=IDS):
         warnings.simplefilter("always")
         try:
             found = whence.explain(model, inputs, method, target)
+        except whence.EngineError:
+            raise
         except whence.WhenceError:
             return "refused"
     if relative(found.scores, expected.scores) <= limit(method):
@@ -529,6 +531,8 @@ def test_a_learned_memory_is_the_same_fused_and_unfused(layers, method):
     fused, usual = (prepared(Memory(layers, attend)) for attend in (F.scaled_dot_product_attention, unfused))
     try:
         expected = whence.explain(usual, IDS, method, 1)
+    except whence.EngineError:
+        raise
     except whence.WhenceError:
         with pytest.raises(whence.WhenceError):
             whence.explain(fused, IDS, method, 1)
@@ -622,6 +626,8 @@ def test_autocast_inside_the_forward_pass(attend, method):
     expected = whence.explain(usual, IDS, method, 1).scores
     try:
         found = whence.explain(model, IDS, method, 1).scores.float()
+    except whence.EngineError:
+        raise
     except whence.WhenceError:
         return
     if limit(method) == RELPROP:

@@ -63,6 +63,8 @@ def outcome(family: Family, method: str, model: nn.Module | None = None) -> str:
     usual = functools.partial(whence.explain, model, inputs, method, family.target, **options)
     try:
         wanted = usual()
+    except whence.EngineError:
+        raise
     except whence.WhenceError:
         return ""
     explain = whence.compile(model, method, **options)

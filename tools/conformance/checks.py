@@ -135,7 +135,10 @@ def _methods(out: Row, model: nn.Module, inputs: Inputs, methods: list[str]) -> 
             if not all(torch.isfinite(s).all() for s in e.streams.values()):
                 wrong.append(f"{name}: scores are not finite")
         except whence.WhenceError as error:
-            out.methods[name] = str(error)
+            if isinstance(error, whence.EngineError):
+                wrong.append(f"{name}: {error}")
+            else:
+                out.methods[name] = str(error)
         except Exception as error:  # whatever happens to a family is a finding
             wrong.append(f"{name}: {type(error).__name__}: {error}")
     out.check("methods", not wrong, "; ".join(wrong))

@@ -64,6 +64,8 @@ def outcome_of(check: Callable[[Case], str | None], case: Case) -> Outcome:
             return Outcome("passed", check(case) or "")
         except FailedError as failed:
             return Outcome("failed", failed.name, str(failed))
+        except whence.EngineError as error:
+            return Outcome("failed", "raised EngineError", str(error)[:300])
         except whence.WhenceError as error:
             return Outcome("refused", type(error).__name__, str(error))
         except Exception as error:  # what is looked for
@@ -71,13 +73,15 @@ def outcome_of(check: Callable[[Case], str | None], case: Case) -> Outcome:
 
 
 def _broken(case: Case) -> None:
-    """An error of the model passes through, and nothing is left behind."""
+    """An error of the model is said to be its own, and nothing is left behind."""
     model = readied(Halfway(case.architecture).to(DTYPES[case.dtype]), case)
     with untouched(model, case):
         try:
             explained(case, model)
-        except ArithmeticError:
-            return
+        except whence.InputError as error:
+            if isinstance(error.__cause__, ArithmeticError):
+                return
+            raise
     raise FailedError("error", "the model's own error was swallowed")
 
 

@@ -123,6 +123,8 @@ def answer(model: nn.Module, given: Tensor, method: str, explain: Callable[..., 
         plain = [f"plain gradient: {name}" for name in (e.coverage.plain if e.coverage is not None else ())]
         said = [str(w.message) for w in seen if issubclass(w.category, whence.WhenceWarning)]
         return Answer({k: s.detach() for k, s in scores.items()}, frozenset(plain + said))
+    except whence.EngineError as error:
+        return Answer(crashed=str(error))
     except whence.WhenceError as error:
         return Answer(refused=f"{type(error).__name__}: {error}")
     except Exception as error:

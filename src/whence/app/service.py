@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from ..counterfactuals.counterfactual import counterfactual
 from ..counterfactuals.result import Counterfactual
-from ..errors import MethodError, ModelError, TargetError, WhenceError
+from ..errors import EngineError, MethodError, ModelError, TargetError, WhenceError
 from ..evaluation.random_order_test import Trial, trial
 from ..explainer.explainer import Explainer
 from ..explainer.generation import Generation
@@ -101,11 +101,12 @@ class ExplanationService:
         """
         try:
             return function()
-        except WhenceError:
-            raise
         except Exception as error:
-            frames = "".join(traceback.format_tb(error.__traceback__))
-            self.log("failure", str(error), error=type(error).__name__, traceback=frames)
+            if isinstance(error, WhenceError) and not isinstance(error, EngineError):
+                raise
+            defect = (isinstance(error, EngineError) and error.__cause__) or error
+            frames = "".join(traceback.format_tb(defect.__traceback__))
+            self.log("failure", str(defect), error=type(defect).__name__, traceback=frames)
             raise DefectError(FAILED) from error
 
     def cancel(self, visitor: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from ..errors import ModelError, NumericalError, WhenceError, WhenceWarning, WriteError
+from ..errors import EngineError, ModelError, NumericalError, WhenceError, WhenceWarning, WriteError
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -34,7 +34,7 @@ def report_errors() -> Iterator[None]:
             yield
     except WhenceError as error:
         typer.echo(f"whence: {error}", err=True)
-        failed = isinstance(error, ModelError | NumericalError | WriteError)
+        failed = isinstance(error, EngineError | ModelError | NumericalError | WriteError)
         raise typer.Exit(EXIT_FAILED if failed else EXIT_USAGE) from error
     except KeyboardInterrupt:
         typer.echo("whence: interrupted.", err=True)

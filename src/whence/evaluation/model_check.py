@@ -13,6 +13,7 @@ from torch import Tensor
 from ..errors import InputError, WhenceError, WhenceWarning
 from ..explainer.explain import explain
 from ..explainer.explainer import Explainer
+from ..explainer.failure_diagnosis import Attempt
 from ..explanations.explanation import Explanation
 from ..inputs.sample import collate
 from ..methods.registry import create, list_methods
@@ -214,7 +215,9 @@ def check(explainer: Explainer, input: Any = None) -> Check:
     target = explainer.target_labels.resolve(None, [sample])
     inputs = inputs[""] if list(inputs) == [""] else inputs
     args, kwargs, batch = prepare(model, inputs)
-    with forwarded(model, args, kwargs, batch, create("conservative-lrp", {}), [target]) as (run,):
+    method = create("conservative-lrp", {})
+    attempt = Attempt(model, "conservative-lrp", True, args, kwargs, [target])
+    with attempt.diagnosed(), forwarded(model, args, kwargs, batch, method, [target]) as (run,):
         maps = [record.shape for record in run.trace.attentions]
         traced = run.seed.logits
     with torch.no_grad():

@@ -150,7 +150,7 @@ class _Signature:
                 continue
             try:
                 found = capture.replay(inputs)
-            except (RuntimeError, IndexError, ValueError):  # computed as usual, the input says what is wrong with it
+            except Exception:  # computed as usual, the error says what is wrong
                 return None
             if not isinstance(found, Guard):
                 return found

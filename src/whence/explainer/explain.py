@@ -10,11 +10,12 @@ from torch import nn
 
 from ..errors import InputError, MethodError, ModelError, SamplesMixedError, WhenceError
 from ..explanations.explanation import Explanation, Explanations
-from ..methods.registry import create
+from ..methods.registry import REGISTRY, create
 from ..runs.model_inputs import Inputs, each, prepare, sample_of
 from ..targets.specs import Every, OneTarget, Target, parse_target
 from .assemble import Unnamed
-from .request import FAILURES, Request, compute_together, original_of, sharing_forward
+from .failure_diagnosis import Attempt, plain_failure
+from .request import Request, compute_together, original_of, sharing_forward
 
 
 @overload
@@ -147,7 +148,7 @@ def _read_together(
     start = time.perf_counter()
     try:
         computed = compute_together([engine.request for engine in rest.values()], args, kwargs, batch, targets)
-    except FAILURES:  # of the forward pass
+    except Exception:  # of the forward pass: explained by itself, each method says why
         return found
     seconds = (time.perf_counter() - start) / len(rest)
     for (i, engine), own in zip(rest.items(), computed, strict=True):
@@ -165,7 +166,7 @@ def explain_request(engine: ExplainsTensors, inputs: Inputs, target: Any) -> Any
     if not targets:
         raise InputError("There is no target: whence.every takes at least one.")
     try:
-        found = engine.explain(args, kwargs, batch, targets)
+        found = _diagnosed(engine, args, kwargs, batch, targets)
     except SamplesMixedError:  # experts that gather tokens of all samples, for instance
         if batch == 1:
             raise
@@ -182,8 +183,8 @@ def _joined(parts: list[Explanation]) -> Explanation:
     lengths = sorted({part.scores.shape[1] for part in parts})
     if len(lengths) > 1:
         raise ModelError(
-            "The model removes padding and runs the tokens of all samples in one row, so its samples have scores of "
-            f"different lengths ({', '.join(map(str, lengths))}). Explain one sample at a time."
+            f"The samples were explained one by one, and have scores of different lengths "
+            f"({', '.join(map(str, lengths))}): the model may remove padding. Explain one sample at a time."
         )
     return Explanation.join(parts)
 
@@ -193,12 +194,23 @@ def _alone(
 ) -> list[Explanation]:
     """Explain one sample of a batch whose samples cannot be told apart inside the model."""
     try:
-        return engine.explain(*given, 1, targets)
+        return _diagnosed(engine, *given, 1, targets)
     except WhenceError:
-        raise
-    except Exception as error:
+        failure = plain_failure(engine.request.model, *given)
+        if failure is None:
+            raise
         raise ModelError(
             "The samples of the batch cannot be told apart inside the model, and it does not run on one of them alone "
-            f"({type(error).__name__}: {error}). Explain the model that it was made from (before torch.export, for "
+            f"({type(failure).__name__}: {failure}). Explain the model that it was made from (before torch.export, for "
             "instance), or export it with a dynamic batch."
-        ) from error
+        ) from failure
+
+
+def _diagnosed(
+    engine: ExplainsTensors, args: list[Any], kwargs: dict[str, Any], batch: int, targets: Sequence[Target]
+) -> list[Explanation]:
+    """Return an explanation for each target; an unexpected exception becomes an error that says what failed."""
+    request = engine.request
+    own = REGISTRY[request.method].__module__.startswith("whence.")
+    with Attempt(request.model, request.method, own, args, kwargs, targets).diagnosed():
+        return engine.explain(args, kwargs, batch, targets)

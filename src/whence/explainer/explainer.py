@@ -303,7 +303,7 @@ class Explainer:
             For each an explanation, or with :func:`whence.every` several.
         """
         resolved = self.target_labels.resolve(target, samples)
-        return self._attached(self._explain(self._collated(samples), method, resolved, options), target, samples)
+        return self._attached(self._run(self._collated(samples), method, resolved, options), target, samples)
 
     def _collated(self, samples: list[Sample]) -> Any:
         """Return the tensors of samples of one shape, as the model takes them."""
@@ -337,18 +337,6 @@ class Explainer:
         passes = {name: options[name] for name in ("checkpoints", "inside") if name in options}
         own = {name: value for name, value in options.items() if name not in passes}
         return checked_request(self.model, method, own, **passes)
-
-    def _explain(self, inputs: Any, method: str, target: Any, options: dict[str, Any]) -> Any:
-        """Explain a batch; if the model itself fails on it, raise an error that says so."""
-        try:
-            return self._run(inputs, method, target, options)
-        except (RuntimeError, ValueError, IndexError):
-            try:
-                with torch.no_grad():
-                    self.model(**inputs) if isinstance(inputs, Mapping) else self.model(inputs)
-            except (RuntimeError, ValueError, IndexError) as error:
-                raise InputError(f"The model itself fails on this input: {str(error).splitlines()[0]}") from error
-            raise
 
     def read(self, raw: Any) -> Sample:
         """Read one raw input as a sample: tensors, and where they came from."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import MethodError, NumericalError, WhenceError, WhenceWarning
+from ..errors import MethodError, NumericalError, WhenceWarning
 from ..explanations.explanation import Explanation
 from ..methods.base import Method
 from ..methods.registry import create
@@ -22,11 +22,10 @@ from ..runs.nonfinite import first_bad_value
 from ..runs.padding import zeroed
 from ..runs.run import Run
 from ..targets.specs import Target
-from ..tracing.autograd_graph import not_differentiable
 from .assemble import Unnamed, assemble
 
-#: what a method or a model raises where an explanation is not possible
-FAILURES = (WhenceError, RuntimeError, ValueError, IndexError)
+#: where scores can only have become infinite if nothing in the forward pass is
+BACKWARD = "It appears in the backward pass: try float64, or another method."
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,8 @@ class Request:
         """Return what a method reads of the runs of a forward pass, one for each target."""
         forward = runs[0].forward
         found = [
-            self._read(run, method, lambda: first_bad_value(self.model, forward.args, forward.kwargs)) for run in runs
+            self._read(run, method, lambda: first_bad_value(self.model, forward.args, forward.kwargs, BACKWARD))
+            for run in runs
         ]
         hidden = runs[0].trace.coverage.hidden
         if hidden:
@@ -104,8 +104,7 @@ class Request:
         run = method.start(run)
         gradients_alone = run.rulebook.phase is None and not run.rulebook.maps
         watched = BlockRelevance(run) if self.inside and gradients_alone else None
-        with not_differentiable():
-            reading = method.read(run)
+        reading = method.read(run)
         if watched is not None and reading.pairs is None and any(isinstance(w, HeadRelevance) for w in run.watched):
             reading = replace(reading, branches=watched.branches(), pairs=watched.pairs())
         if self.inside and reading.pairs is None:
@@ -166,7 +165,7 @@ def compute_together(
         for request, method, runs in zip(requests, methods, runs_of_each, strict=True):
             try:
                 out.append(request.read(runs, method))
-            except FAILURES:
+            except Exception:
                 runs[0].forget()
                 out.append(None)
     return out

@@ -176,9 +176,9 @@ class TextReader:
     def _mismatch(self) -> ModelError:
         count = len(self.tokenizer) if hasattr(self.tokenizer, "__len__") else "more"
         return ModelError(
-            f"The tokenizer knows {count} tokens and the model {self.vocabulary_size}: they do not belong together, "
-            "and the explanation would be of something that the user did not write. Give the model's own tokenizer "
-            "(Explainer(model, processor=tokenizer))."
+            f"The tokenizer knows {count} tokens and the model {self.vocabulary_size}, so the tokenizer seems to be "
+            "another model's, and the explanation would be of something that the user did not write. Give the model's "
+            "own tokenizer (Explainer(model, processor=tokenizer))."
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -56,12 +57,7 @@ def blocks(run: Run, method: str) -> list[Block]:
             "work on the same tokens. Use a method that reads attention maps alone (generic-attention, rollout)."
         )
     stream = [r for r in run.trace.residuals if r.output.numel() == around[0].output.numel()]
-    kept = [t for r in stream for t in (r.trunk, r.output)]
-    if any(not isinstance(edge_of(t), Tensor) for t in kept) or not all(node_of(r.output).residual for r in stream):
-        raise ModelError(
-            f"The model overwrites its residual stream in place, but '{method}' reads it before and after. Write "
-            "x = x + f(x) for x += f(x), or use a method that reads attention maps alone (generic-attention, rollout)."
-        )
+    require_kept(stream, method)
     trunks = {node_of(residual.trunk).root.seq for residual in stream}
     out = []
     for residual, end in zip(around, run.boundaries[1:], strict=True):
@@ -70,6 +66,16 @@ def blocks(run: Run, method: str) -> list[Block]:
         between = normed if normed is not None and post_norm else residual.output
         out.append(Block(residual.trunk, residual.branch, between, end.tensor))
     return out
+
+
+def require_kept(stream: Sequence[Residual], method: str) -> None:
+    """Raise an error for a residual stream that the model overwrites in place."""
+    kept = [t for r in stream for t in (r.trunk, r.output)]
+    if any(not isinstance(edge_of(t), Tensor) for t in kept) or not all(node_of(r.output).residual for r in stream):
+        raise ModelError(
+            f"The model overwrites its residual stream in place, but '{method}' reads it before and after. Write "
+            "x = x + f(x) for x += f(x), or use a method that reads attention maps alone (generic-attention, rollout)."
+        )
 
 
 def token_vectors(run: Run, like: Tensor, values: Tensor | None = None) -> Tensor:

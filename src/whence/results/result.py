@@ -173,9 +173,15 @@ class Result(Arithmetic):
             for origins in self.origins
         ]
         if not found or any(x is None for x in found):
+            recorded = sorted({name for origins in self.origins for name in origins})
             raise WhenceError(
-                "This explanation knows no text: it was made from tensors or pictures. Explain a string with "
-                "whence.Explainer to have tokens, words and offsets."
+                "This explanation knows no text: "
+                + (
+                    f"of its input, {', '.join(recorded)} is recorded"
+                    if recorded
+                    else "nothing of its input is recorded, as of tensors"
+                )
+                + ". Explain a string with whence.Explainer to have tokens, words and offsets."
             )
         return [x for x in found if x is not None]
 

@@ -64,9 +64,15 @@ def first_source(trace: Trace, embedded: bool | None = None) -> Source:
     for source in trace.sources:
         if source.name and (embedded is None or source.embedded == embedded):
             return source
-    kind = "embedding of an integer input" if embedded else "floating-point input"
+    if embedded is not False and any(source.embedded for source in trace.sources):
+        raise InputError(
+            "Relevance has nowhere to go: the model looks up embeddings of numbers that it computes from its input, "
+            "not of the input as it is given. Compute these numbers beforehand and give them to the model."
+        )
+    kinds = {True: "embedding of an integer input", False: "floating-point input"}
+    kind = kinds[embedded] if embedded is not None else " and no ".join(kinds.values())
     raise InputError(
-        f"Relevance has nowhere to go: the model has no {kind}. Give the model its float inputs "
+        f"Relevance has nowhere to go: no {kind} was seen. Give the model its float inputs "
         "(for example inputs_embeds or pixel_values), or choose another `at`."
     )
 

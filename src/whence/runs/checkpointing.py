@@ -81,7 +81,8 @@ class Checkpoints:
         self.last, (tensor, version) = saved, self.kept[saved]
         if tensor._version != version:
             raise ModelError(
-                "The model overwrites a tensor in place that its own backward needs. Explain it without `checkpoints`."
+                "A tensor that the backward pass needs was overwritten in place when the forward pass was recomputed. "
+                "Explain without `checkpoints`."
             )
         return tensor
 
@@ -118,8 +119,8 @@ class Checkpoints:
             except _Enough:
                 return
         raise ModelError(
-            "The model did something else when it was run again, so `checkpoints` cannot be used: it keeps a state, or "
-            "is random in evaluation mode. Explain it without them."
+            "The model did something else when it was run again, so `checkpoints` cannot be used: it may keep a state, "
+            "or be random in evaluation mode. Explain it without them."
         )
 
 

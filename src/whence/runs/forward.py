@@ -18,7 +18,7 @@ from ..targets.specs import Chosen, Target
 from ..tracing.axes import size_of
 from ..tracing.eval_mode import undisturbed
 from ..tracing.gc_pause import uncollected
-from ..tracing.op_call import as_it_is
+from ..tracing.op_call import as_it_is, tensors_in
 from ..tracing.output_head import OutputHead
 from ..tracing.tensor_info import info_of, node_of
 from ..tracing.tracer import Trace
@@ -28,6 +28,10 @@ from .nonfinite import first_bad_value
 from .rerun import ReplacingTrace, Rerun
 from .run import Run
 from .token_streams import patch_places, split
+
+#: where a value that is not finite can only come from if none is seen in the model
+UNSEEN = "It is made by code that is not seen (a kernel of its own), or not in every run: try float32."
+OF_THE_TARGET = "The function itself makes it (a logarithm, a quotient), or code of the model that is not seen."
 
 
 class RulebookSource(Protocol):
@@ -165,7 +169,7 @@ class Forward:
         start = replace(start, last=_last_linear(trace, start))
         _check_finite(start, self._diagnose)
         if graph:
-            _check_differentiable(start)
+            _check_differentiable(start, trace, [*args, *kwargs.values()])
         return Rerun(start, [trace.placed[seq] for seq in values])
 
     def _runs(
@@ -190,7 +194,7 @@ class Forward:
             starts = [replace(start, last=_last_linear(trace, start)) for start in starts]
         for start in starts:
             _check_finite(start, self._diagnose)
-            _check_differentiable(start)
+            _check_differentiable(start, trace, [*self.args, *self.kwargs.values()])
         trace.coverage.settle(node_of(starts[0].output).reachable())
         if rulebook.phase is not None:
             rulebook.phase.read(node_of(starts[0].output).readers())
@@ -242,15 +246,15 @@ class Forward:
                 if not str(error).startswith("Guard failed"):
                     raise
                 raise ModelError(
-                    f"The model was exported for inputs of other shapes ({error}). Explain inputs of these shapes, or "
-                    "export it with dynamic shapes."
+                    f"The model was exported for other inputs than these ({error}). Explain inputs that keep this "
+                    "condition, or export it with dynamic shapes."
                 ) from error
 
     def _checkpoints(self) -> Checkpoints:
         return Checkpoints(self.checkpoints, self.model)
 
-    def _diagnose(self) -> str:
-        return first_bad_value(self.model, self.args, self.kwargs)
+    def _diagnose(self, otherwise: str) -> str:
+        return first_bad_value(self.model, self.args, self.kwargs, otherwise)
 
 
 def _read_by(method: RulebookSource, runs: Sequence[Run], reused: bool) -> list[Run]:
@@ -262,19 +266,42 @@ def _read_by(method: RulebookSource, runs: Sequence[Run], reused: bool) -> list[
     return own
 
 
-def _check_finite(start: Seed, diagnose: Callable[[], str]) -> None:
+def _check_finite(start: Seed, diagnose: Callable[[str], str]) -> None:
     """Refuse outputs with a NaN, or an infinity where it cannot be explained."""
-    if bool((torch.isnan(start.logits) | (start.logits == torch.inf)).any()) or not bool(start.value.isfinite().all()):
-        raise NumericalError(f"The model's output is not finite: {diagnose()}")
+    finite = bool(start.value.isfinite().all())
+    if start.index is None and not finite:
+        raise NumericalError(f"The value of the target function is not finite: {diagnose(OF_THE_TARGET)}")
+    if bool((torch.isnan(start.logits) | (start.logits == torch.inf)).any()) or not finite:
+        raise NumericalError(f"The model's output is not finite: {diagnose(UNSEEN)}")
 
 
-def _check_differentiable(start: Seed) -> None:
-    """Refuse outputs that do not depend on the input."""
-    if not start.output.requires_grad:
+def _check_differentiable(start: Seed, trace: Trace, given: Sequence[Any]) -> None:
+    """Refuse outputs that do not depend on the input, and say what is known of the reason."""
+    if start.output.requires_grad:
+        return
+    if not (start.output.is_floating_point() or start.output.is_complex()):
         raise InputError(
-            "The model's output does not depend on any input that can carry relevance: its inputs are integers and no "
-            "embedding of them was found. Pass floating-point inputs (inputs_embeds, pixel_values)."
+            f"The model's output is of type {str(start.output.dtype).removeprefix('torch.')}, which has no gradient. "
+            "Explain the model before it rounds or chooses (the scores that argmax is taken of, for instance)."
         )
+    entered = [f"'{source.name}'" if source.name else "a parameter" for source in trace.sources]
+    if entered:
+        raise InputError(
+            f"No gradient leads from the model's output back to what it reads ({', '.join(dict.fromkeys(entered))}): "
+            "the output does not depend on it, or the model leaves autograd on the way (detach, .data, .numpy(), "
+            "argmax, integers). Explain the part of the model behind that place, or write it in differentiable "
+            "operations."
+        )
+    nested = [t for a in given if not isinstance(a, Tensor) for t in tensors_in(a) if t.is_floating_point()]
+    if nested:
+        raise InputError(
+            "The model's output does not depend on any input that can carry relevance: floating-point tensors inside "
+            "lists and other containers are not followed. Give them as arguments of their own, by a small module."
+        )
+    raise InputError(
+        "The model's output does not depend on any input that can carry relevance: its inputs are integers and no "
+        "embedding of them was found. Pass floating-point inputs (inputs_embeds, pixel_values)."
+    )
 
 
 def _fixed(start: Seed, target: Target, times: int = 1) -> Target:

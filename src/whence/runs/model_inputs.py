@@ -29,6 +29,7 @@ def prepare(model: nn.Module, inputs: Inputs) -> tuple[list[Any], dict[str, Any]
             f"The inputs ({type(inputs).__name__}) hold no tensor. Pass what the model takes: a dict of tensors for "
             "model(**inputs), or a tensor or tuple for model(*inputs)."
         )
+    _check_values(tensors)
     first, main = next(iter(tensors.items()))
     if main.dim() == 0 or main.numel() == 0:
         raise InputError(f"The input '{first}' is empty (shape {list(main.shape)}): there is nothing to explain.")
@@ -42,6 +43,20 @@ def prepare(model: nn.Module, inputs: Inputs) -> tuple[list[Any], dict[str, Any]
                 f"The input '{name}' has a NaN or an infinity at {where}. Remove it and explain again."
             )
     return args, kwargs, batch
+
+
+def _check_values(tensors: Mapping[str, Tensor]) -> None:
+    for name, t in tensors.items():
+        if t.is_nested:
+            raise InputError(
+                f"The input '{name}' is a nested tensor, in which Whence does not follow samples and tokens. Pad it to "
+                "one length (torch.nested.to_padded_tensor) and give a mask, or explain one sample at a time."
+            )
+        if t.is_meta:
+            raise InputError(
+                f"The input '{name}' is on the device 'meta': it has a shape and no values. Explain tensors with "
+                "values, on the device of a model with weights."
+            )
 
 
 def _check_lengths(tensors: Mapping[str, Tensor]) -> None:

@@ -162,7 +162,7 @@ def find_logits(outputs: Any) -> Tensor | None:
 
 def _no_logits(outputs: Any) -> TargetError:
     """Return the error for a model without classes."""
-    if named_output(outputs, "start_logits") is not None:
+    if None not in (named_output(outputs, "start_logits"), named_output(outputs, "end_logits")):
         return TargetError(
             "The model answers questions by the start and the end of a span of the text: give target=whence.answer(); "
             "in an Explainer, answer=True."
@@ -177,9 +177,9 @@ def _no_class_axis(shape: list[int], batch: int) -> TargetError:
     """Return the error for logits that are not ``[batch, classes]``."""
     if len(shape) == 3 and shape[0] == batch and shape[1] > 1:
         return TargetError(
-            f"The model's output has shape {shape}: values at each of {shape[1]} positions, and none of them is "
-            "chosen. Give target=whence.At(position, class) (in an Explainer, token='word' names the position), or a "
-            "function: target=lambda outputs: <tensor of shape [batch]>."
+            f"The model's output has shape {shape}, taken to be values at each of {shape[1]} positions, and none of "
+            "them is chosen. Give target=whence.At(position, class) (in an Explainer, token='word' names the position) "
+            "or a function: target=lambda outputs: <tensor of shape [batch]>."
         )
     return TargetError(
         f"The model's output has shape {shape} for a batch of {batch}: no class axis [batch, classes] is found. Pass "
@@ -203,6 +203,11 @@ def seed(outputs: Any, target: Target, batch: int, labels: Mapping[int, str], la
         return _from_function(outputs, with_labels(target, labels), batch, logits)
     if logits is None:
         raise _no_logits(outputs)
+    if logits.is_complex():
+        raise TargetError(
+            f"The model's output is of complex numbers ({list(logits.shape)}), of which none is the largest. Pass "
+            "target=lambda outputs: <real tensor of shape [batch]>, for example lambda outputs: outputs[:, 0].abs()."
+        )
     if isinstance(target, At):
         if logits.dim() != 3:
             raise TargetError(f"The model's output has shape {list(logits.shape)}: it has no positions to choose from.")
@@ -244,11 +249,14 @@ def _from_function(outputs: Any, target: Callable[[Any], Tensor], batch: int, lo
         raise TargetError(
             f"The target function returned {shape}; it must return a tensor of shape [{batch}], one per sample."
         )
+    if value.is_complex():
+        raise TargetError("The target function returned complex numbers; it must return real ones (.abs(), .real).")
     if not value.requires_grad:
         raise TargetError(
             "The target function's value does not depend on the model's input, so nothing can be traced back."
         )
-    rows = logits.detach() if logits is not None and logits.dim() == 2 and len(logits) == batch else None
+    scored = logits is not None and logits.dim() == 2 and len(logits) == batch and not logits.is_complex()
+    rows = logits.detach() if logits is not None and scored else None
     name = getattr(target, "__name__", "<lambda>")
     return Seed(
         output=value,

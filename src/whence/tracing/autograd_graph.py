@@ -6,15 +6,12 @@ is a small object of C's that lies between large tensors, and a hundred of them 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..errors import ModelError
 from .axes import Axis
 from .gc_pause import uncollected
 from .node import Node
@@ -78,24 +75,5 @@ def sent_back(start: Tensor, sent: Tensor, tensors: Sequence[Tensor], keep: bool
         keep: whether something else will be sent along the same graph.
     """
     ends: Any = [edge_of(t) for t in tensors]
-    with uncollected(), not_differentiable():
+    with uncollected():
         return list(torch.autograd.grad(start, ends, sent, retain_graph=keep, allow_unused=True))
-
-
-@contextmanager
-def not_differentiable() -> Iterator[None]:
-    """Raise a :class:`ModelError` for a backward pass that torch cannot compute: the model could not be trained."""
-    try:
-        yield
-    except RuntimeError as error:
-        if "inplace operation" in str(error):
-            raise ModelError(
-                "The model overwrites a tensor in place that its own backward needs (it could not be trained either). "
-                f"Replace the in-place operation by one that makes a new tensor. Torch says: {error}"
-            ) from error
-        if re.search("derivative for .* not implemented|no autograd formula", str(error)):
-            raise ModelError(
-                "The model calls a function without a derivative (it could not be trained either). Replace it by one "
-                f"that torch can differentiate. Torch says: {error}"
-            ) from error
-        raise

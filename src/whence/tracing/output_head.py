@@ -39,14 +39,18 @@ class OutputHead:
 
     def again(self, start: Tensor, value: Tensor, end: Tensor) -> Tensor | None:
         """What ``end`` would be if ``start`` were ``value``, a function of it; ``None`` if the tape does not tell."""
-        new = {node_of(start): value}
+        return self.replayed(node_of(start), value).get(node_of(end))
+
+    def replayed(self, start: Node, value: Tensor) -> dict[Node, Tensor]:
+        """Return every tensor on the tape that depends on one, by node, as functions of a value in its place."""
+        new = {start: value}
         for call, nodes in self._steps:
             pairs = zip(call.tensors, call.nodes, strict=True)
             changed = {id(t): new[node] for t, node in pairs if node is not None and node in new}
-            if changed:
+            if changed and start not in nodes:
                 made = _rerun(call, changed)
                 new.update({node: t for node, t in zip(nodes, made, strict=True) if node is not None})
-        return new.get(node_of(end))
+        return new
 
 
 def _rerun(call: Call, changed: dict[int, Tensor]) -> list[Tensor]:

@@ -482,3 +482,14 @@ def test_two_models_of_one_name_are_told_apart():
 def test_wrong_calls_are_sentences():
     command_refused(2, "user:password-file", "serve", "--auth", "ann")
     command_refused(2, "cannot be served", "serve", "--host", "203.0.113.1")
+
+
+def test_a_fault_of_the_engine_is_logged_as_what_was_raised_first(service, log):
+    def fail():
+        raise whence.EngineError("Whence failed on 'my secret'.") from KeyError("my secret")
+
+    with pytest.raises(whence.WhenceError, match="written to its log"):
+        service.log_defects(fail)
+    (line,) = lines(log)
+    assert (line["event"], line["error"]) == ("failure", "KeyError")
+    assert "my secret" not in log.getvalue()

@@ -93,6 +93,8 @@ def explained(model, method, inputs=IDS, **options):
     """Return scores and what else an explanation has, or the error's name and words."""
     try:
         e = whence.explain(model, inputs, method, 1, **options)
+    except whence.EngineError:
+        raise
     except whence.WhenceError as error:
         return [type(error).__name__, str(error)]
     return [e.scores.tolist(), e.heads is None, e.ledger is None]
@@ -124,6 +126,8 @@ def work(rank, directory):
     found["table by maps"] = explained(split(mesh, embedding=True), "rollout")
     try:
         whence.without(model, IDS, heads=[(0, 1)])
+    except whence.EngineError:
+        raise
     except whence.WhenceError as error:
         found["without"] = [type(error).__name__, str(error)]
     with open(f"{directory}/{rank}.json", "w") as file:

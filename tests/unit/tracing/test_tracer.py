@@ -396,7 +396,7 @@ def test_where_to_read(at):
     model = tiny.vit().double()
     x = tiny.pixels().double()
     if at == "token":
-        with pytest.raises(whence.InputError, match="nowhere to go: the model has no embedding"):
+        with pytest.raises(whence.InputError, match="nowhere to go: no embedding"):
             whence.explain(model, {"pixel_values": x}, "gradient-x-input", at=at)
         return
     e = whence.explain(model, {"pixel_values": x}, "gradient-x-input", 0, at=at)
