@@ -70,17 +70,16 @@ class Prompt:
     layout: PatchLayout | None = None
 
     @classmethod
-    def with_image(cls, reader: VisionLanguageReader, text: str, image: Any) -> Prompt:
-        """Encode a text with an image, by the processor of a vision-language model."""
-        sample = reader.read((image, text))
+    def with_image(cls, reader: VisionLanguageReader, prompt: Any, image: Any) -> Prompt:
+        """Encode a text or messages with an image, by the processor of a vision-language model."""
+        sample = reader.read((image, prompt))
         origin, picture = sample.origins["text"], sample.origins.get("image")
         assert isinstance(origin, TextOrigin)
-        start = origin.texts[0].find(text)
         ids = sample.tensors["input_ids"][0].tolist()
         more = {name: tensor for name, tensor in sample.tensors.items() if name not in ("input_ids", "attention_mask")}
-        written = [(max(start, 0), start + len(text) if start >= 0 else len(origin.texts[0]))]
         shown = picture if isinstance(picture, ImageOrigin) else None
-        return cls(origin.texts[0], ids, origin.tokens, origin.spans, written, more, shown, sample.layout)
+        everything = [(0, len(origin.texts[0]))]  # spans are of what the user wrote alone
+        return cls(origin.texts[0], ids, origin.tokens, origin.spans, everything, more, shown, sample.layout)
 
     def arguments(self, model: nn.Module, ids: Sequence[int] = (), kind: int = 0) -> dict[str, Tensor]:
         """Return the model's arguments for the prompt, or for the prompt and tokens that follow it, of some kind."""

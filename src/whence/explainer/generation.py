@@ -207,8 +207,8 @@ class Generation(DisplayMixin, Sequence[Explanation]):
 
 
 _IMAGE = (
-    "{} takes no image with this prompt: give a prompt as one text to a vision-language model with its processor "
-    "(explainer.generate('What is this?', image='photo.jpg'))."
+    "{} takes no image with a prompt, or its processor is missing: give a vision-language model and its own processor "
+    "(AutoProcessor) to the Explainer."
 )
 
 NOT_CAUSAL = (
@@ -235,14 +235,21 @@ def generate(
         continued = transcribe(reader, prompt, continuation, max_new_tokens, sampling)
         return explained(model, continued, reader.tokenizer, method, options)
     text_reader = reader if isinstance(reader, TextReader) else reader.text
-    if image is None:
-        given = Prompt.read(text_reader, *apply_template(reader.tokenizer, prompt))
-    elif isinstance(reader, TextReader) or not isinstance(prompt, str):
+    if isinstance(reader, VisionLanguageReader) and (image is not None or _has_image(prompt)):
+        given = Prompt.with_image(reader, prompt, image)
+    elif image is not None:
         raise InputError(_IMAGE.format(type(model).__name__))
     else:
-        given = Prompt.with_image(reader, prompt, image)
+        given = Prompt.read(text_reader, *apply_template(reader.tokenizer, prompt))
     continued = continue_prompt(model, text_reader, given, continuation, max_new_tokens, sampling)
     return explained(model, continued, reader.tokenizer, method, options)
+
+
+def _has_image(prompt: Any) -> bool:
+    """Return whether messages hold an image."""
+    contents = [m.get("content") for m in prompt if isinstance(m, Mapping)] if isinstance(prompt, Sequence) else []
+    parts = [part for content in contents if isinstance(content, list) for part in content]
+    return any(isinstance(part, Mapping) and part.get("type") == "image" for part in parts)
 
 
 def explained(

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..errors import InputError
 from ..results.input_origin import ImageOrigin, Origin, Span, TextOrigin
 from .image import read_image
+from .image_chat import read_chat
 from .patch_layout import PatchLayout, find_layout
 from .sample import Sample
 from .text import TextReader
@@ -72,20 +73,33 @@ class VisionLanguageReader:
         given: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
         if isinstance(raw, tuple) and len(raw) == 2:
             given = {"image": raw[0], "text": raw[1]}
-        if not {"image", "text"} <= set(given):
+        if "text" not in given:
             raise InputError(
                 "This model reads an image and a prompt: give {'image': ..., 'text': ...} or the pair (image, text)."
             )
-        if not isinstance(given["text"], str):
-            raise InputError(f"The prompt is {type(given['text']).__name__}, not a text.")
-        picture, name = read_image(given["image"])
-        encoded = self.encode(self.with_placeholder(given["text"]), [picture])
-        origin = TextOrigin((encoded.text,), encoded.tokens, self.user_spans(encoded, given["text"]))
+        text, written, image = self._prompt(given["text"], given.get("image"))
+        picture, name = read_image(image)
+        encoded = self.encode(text, [picture])
+        origin = TextOrigin((encoded.text,), encoded.tokens, self.user_spans(encoded, written))
         origins: dict[str, Origin] = {"text": origin}
         image, layout = self.image_origin(picture, name)
         if image is not None:
             origins["image"] = image
         return Sample(encoded.tensors, origins, alone=True, layout=layout)
+
+    def _prompt(self, prompt: Any, image: Any) -> tuple[str, tuple[str, ...], Any]:
+        """Return a prompt or messages as one text with a placeholder, what the user wrote of it, and the image."""
+        if isinstance(prompt, str):
+            text, written = self.with_placeholder(prompt), (prompt,)
+        else:
+            chat = read_chat(prompt)
+            if image is not None and chat.image is not None:
+                raise InputError("The image is given twice, in a message and beside the messages: give it once.")
+            image = chat.image if image is None else image
+            text, written = self.rendered(chat.messages), chat.texts
+        if image is None:
+            raise InputError("There is no image: give {'image': ..., 'text': ...}, or put it into a message.")
+        return text, written, image
 
     @property
     def placeholder(self) -> str:
@@ -112,13 +126,21 @@ class VisionLanguageReader:
                 f"with '{self.placeholder}' where the image belongs."
             ) from error
 
-    def user_spans(self, encoded: EncodedPrompt, text: str) -> tuple[Span | None, ...]:
-        """Return the spans of a prompt's tokens, of those alone that the user wrote."""
-        start = encoded.text.find(text)
-        if start < 0:
-            return encoded.spans
+    def user_spans(self, encoded: EncodedPrompt, texts: Sequence[str]) -> tuple[Span | None, ...]:
+        """Return the spans of a prompt's tokens, of those alone that the user wrote.
+
+        Args:
+            encoded: the prompt.
+            texts: what the user wrote, in order. If a template has changed it, all of the prompt counts as the user's.
+        """
+        own: list[tuple[int, int]] = []
+        for text in texts:
+            start = encoded.text.find(text.strip(), own[-1][1] if own else 0)
+            if start < 0:
+                return encoded.spans
+            own.append((start, start + len(text.strip())))
         return tuple(
-            s if s is not None and s.end > start and s.start < start + len(text) else None for s in encoded.spans
+            s if s is not None and any(s.end > a and s.start < b for a, b in own) else None for s in encoded.spans
         )
 
     def encode(self, text: str, pictures: Sequence[Any]) -> EncodedPrompt:

@@ -153,10 +153,61 @@ def test_a_prompt_with_a_placeholder_is_used_as_it_is():
     assert plain.reader.with_placeholder("what?") == "<image>what?"
 
 
+def chat(*content, **more):
+    return [{"role": "user", "content": list(content)}, *more.get("then", ())]
+
+
+def test_a_chat_with_an_image_is_the_prompt_that_the_template_makes():
+    explainer = whence.Explainer(*llava(chat=True))
+    image, text = photo(seed=3), {"type": "text", "text": PROMPT}
+    wanted = explainer((image, PROMPT))
+    for messages, beside in (
+        (chat({"type": "image", "image": image}, text), None),
+        (chat({"type": "image"}, text), image),
+        ([{"role": "user", "content": PROMPT}], image),
+    ):
+        found = explainer({"image": beside, "text": messages})
+        assert torch.equal(found.streams["image"], wanted.streams["image"])
+        assert torch.equal(found.streams["text"], wanted.streams["text"])
+        assert found.origins[0]["text"] == wanted.origins[0]["text"]
+    never = {"suppress_tokens": [explainer.reader.image_token]}
+    written = explainer.generate(PROMPT, image=image, max_new_tokens=2, sampling=never)
+    again = explainer.generate(chat({"type": "image", "image": image}, text), max_new_tokens=2, sampling=never)
+    assert again.text == written.text
+    assert torch.equal(again[1].streams["image"], written[1].streams["image"])
+
+
+def test_of_a_chat_the_words_of_the_user_alone_are_scored():
+    explainer = whence.Explainer(*llava(chat=True))
+    turns = ({"role": "assistant", "content": "seven"}, {"role": "user", "content": "a photo"})
+    e = explainer((photo(), chat({"type": "image"}, {"type": "text", "text": PROMPT}, then=turns)))
+    origin = e.origins[0]["text"]
+    scored = [origin.texts[0][s.start : s.end] for s in origin.spans if s is not None]
+    assert "".join(scored).split() == [*PROMPT.split(), "a", "photo"]
+
+
+@pytest.mark.parametrize(
+    ("messages", "said"),
+    [([{"role": "user", "content": 3}], "neither a text nor"), ([{"content": "a"}], "no 'role'"),
+     ([{"role": "system", "content": "a"}], "role 'user'"), ([], "not list"),
+     (chat({"type": "image"}, {"type": "image"}, {"type": "text", "text": "a"}), "2 images"),
+     (chat({"type": "image", "image": photo()}, {"type": "text", "text": "a"}), "given twice")],
+)  # fmt: skip
+def test_messages_without_one_place_for_the_image_are_refused(messages, said):
+    with pytest.raises(whence.InputError, match=said):
+        whence.Explainer(*llava(chat=True))((photo(), messages))
+
+
+def test_a_chat_without_an_image_is_refused():
+    explainer = whence.Explainer(*llava(chat=True))
+    with pytest.raises(whence.InputError, match="no image"):
+        explainer.generate(chat({"type": "image"}, {"type": "text", "text": "a"}))
+
+
 def test_bad_input_is_a_sentence(explainer):
     with pytest.raises(whence.InputError, match="an image and a prompt"):
         explainer("only text")
-    with pytest.raises(whence.InputError, match="The prompt is int"):
+    with pytest.raises(whence.InputError, match="not int"):
         explainer((photo(), 3))
     two = explainer.reader.placeholder * 2
     with pytest.raises(whence.InputError, match=r"has 2 times .* and 1 image"):
