@@ -71,3 +71,8 @@ def test_a_choice_that_is_not_there():
 def test_a_wrong_question(given):
     with pytest.raises(whence.InputError, match="at least two choices"):
         whence.Explainer(MODEL, WORDS)(given)
+
+
+def test_bi_attention_is_refused():
+    with pytest.raises(whence.ModelError, match="multiple-choice"):
+        whence.Explainer(MODEL, WORDS)((TEXT, CHOICES), "bi-attention")
