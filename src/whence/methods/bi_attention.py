@@ -39,7 +39,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import MethodError, ModelError
+from ..errors import MethodError
 from ..propagation.rulebook import Rulebook
 from ..readout.residual_blocks import Block, blocks, token_vectors
 from ..readout.rollup import (
@@ -48,6 +48,7 @@ from ..readout.rollup import (
     positive_mean,
     require_local,
     require_maps,
+    require_one_text,
     roll_up,
     stack_layers,
     target_rows,
@@ -99,12 +100,8 @@ class BiAttention(Method):
         """Return the explained rows of ``F * R``."""
         require_maps(run, self.name, self.start_layer)
         require_local(run, self.name)
+        require_one_text(run, self.name)
         records = run.trace.attentions
-        if records[-1].choice is not None:
-            raise ModelError(
-                f"'{self.name}' runs the model again between a baseline and the input, which is not supported for a "
-                "multiple-choice model. Input-level methods (conservative-lrp, gradient-x-input) and rollout work."
-            )
         probabilities = [r.probabilities for r in records if r.probabilities is not None]
         found = run.backward(probabilities, keep=True)
         attention = [r.arrange(p.detach()) for r, p in zip(records, probabilities, strict=True)]

@@ -73,6 +73,7 @@ def test_a_wrong_question(given):
         whence.Explainer(MODEL, WORDS)(given)
 
 
-def test_bi_attention_is_refused():
+@pytest.mark.parametrize("method", ["bi-attention", "token-tm"])
+def test_a_method_that_reads_the_tokens_of_all_choices_is_refused(method):
     with pytest.raises(whence.ModelError, match="multiple-choice"):
-        whence.Explainer(MODEL, WORDS)((TEXT, CHOICES), "bi-attention")
+        whence.Explainer(MODEL, WORDS)((TEXT, CHOICES), method)

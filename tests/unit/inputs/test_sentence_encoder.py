@@ -23,7 +23,7 @@ def directory(path, pooling, dense=False, settings=None):
     saved(path, bert(), WORDS)
     modules = [("Transformer", ""), ("Pooling", "1_Pooling")]
     (path / "1_Pooling").mkdir()
-    (path / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    (path / "1_Pooling" / "config.json").write_text(json.dumps({"embedding_dimension": 32, **pooling}))
     if dense:
         modules.append(("Dense", "2_Dense"))
         (path / "2_Dense").mkdir()
@@ -34,7 +34,10 @@ def directory(path, pooling, dense=False, settings=None):
         linear = nn.Linear(32, 8)
         save_file({f"linear.{n}": t for n, t in linear.state_dict().items()}, path / "2_Dense" / "model.safetensors")
     modules.append(("Normalize", "3_Normalize"))
-    listed = [{"idx": i, "name": str(i), "path": p, "type": f"sentence_transformers.models.{k}"} for i, (k, p) in enumerate(modules)]
+    listed = [
+        {"idx": i, "name": str(i), "path": place, "type": f"sentence_transformers.models.{kind}"}
+        for i, (kind, place) in enumerate(modules)
+    ]
     (path / "modules.json").write_text(json.dumps(listed))
     (path / "config_sentence_transformers.json").write_text(json.dumps(settings or {}))
     return path
