@@ -14,6 +14,7 @@ from ..explainer.explainer import Explainer
 from ..inputs.token_output import can_generate
 from ..localisation import finds_objects
 from ..models import MODELS
+from ..targets.seed import labels_of
 from .cancellable import make_cancellable
 from .request_filter import EXAMPLES
 
@@ -100,9 +101,7 @@ class ServedModel:
         """The names of its classes; none for a language model, a detector, or one that compares image and text."""
         if self.generates_text or self.detects_objects or self.explainer.compares:
             return []
-        known = self.explainer.target_labels.labels or getattr(
-            getattr(self.explainer.model, "config", None), "id2label", {}
-        )
+        known = self.explainer.target_labels.labels or labels_of(self.explainer.model)
         return [str(known[i]) for i in sorted(known)]
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from .._utils.fingerprint import of_model
 from .._utils.progress import track
@@ -22,6 +21,7 @@ from ..datasets.item import Item
 from ..datasets.named import load as load_dataset
 from ..errors import InputError, ModelError, WhenceError, WhenceWarning
 from ..explainer.explainer import Explainer
+from ..targets.seed import labels_of
 from . import measures as _registered  # noqa: F401  # importing it registers them
 from .class_mapping import ClassMapping
 from .evaluator import Evaluator
@@ -130,7 +130,7 @@ def _evaluator(
     batch_size: int,
 ) -> Evaluator:
     _require(measures, data, options.target)
-    names = {int(k): str(v) for k, v in (explainer.target_labels.labels or _labels(explainer.model)).items()}
+    names = explainer.target_labels.labels or labels_of(explainer.model)
     count = _count_classes(explainer, data.items, names)
     return Evaluator(
         explainer,
@@ -241,10 +241,6 @@ def _require(measures: Sequence[Measure], data: _Data, target: str) -> None:
                 raise InputError(f"{name} has no {what}s, which the measure '{m.name}' needs.")
     if target == "label" and not has["label"]:
         raise InputError(f"{name} has no labels, and target='label' explains the true class.")
-
-
-def _labels(model: nn.Module) -> Mapping[Any, Any]:
-    return getattr(getattr(model, "config", None), "id2label", None) or {}
 
 
 def _count_classes(explainer: Explainer, items: Sequence[Item], names: Mapping[int, str]) -> int:

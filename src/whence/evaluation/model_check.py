@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._utils.unwrapped import unwrapped
 from ..errors import InputError, WhenceError, WhenceWarning
 from ..explainer.explain import explain
 from ..explainer.explainer import Explainer
@@ -233,7 +234,7 @@ def check(explainer: Explainer, input: Any = None) -> Check:
         applied = {name: _applies(explainer, inputs, name, target) for name in list_methods()}
         written_out = _written_out(explainer, inputs, target, e)
     return Check(
-        model=type(model).__name__,
+        model=type(unwrapped(model)).__name__,
         parameters=sum(p.numel() for p in model.parameters()),
         reads=explainer.modality,
         attentions=maps,

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._utils.unwrapped import unwrapped
 from ..errors import ModelError
 from ..explanations.explanation import Explanation
 from ..methods.base import Method, Reading
@@ -77,7 +78,7 @@ def assemble(run: Run, reading: Reading, method: Method, options: dict[str, Any]
 
 def _task(model: nn.Module, start: Seed) -> str:
     """Whether one class is true, several can be, or the output is a value."""
-    problem = getattr(getattr(model, "config", None), "problem_type", None)
+    problem = getattr(getattr(unwrapped(model), "config", None), "problem_type", None)
     if start.prediction is None:
         return ""
     if problem == "multi_label_classification":

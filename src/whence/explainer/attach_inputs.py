@@ -12,11 +12,14 @@ from ..errors import WhenceWarning
 from ..explanations.explanation import Explanation
 from ..inputs.patch_layout import PatchLayout
 from ..inputs.sample import Sample
+from ..inputs.sentence_encoder import SECOND, joined
 from ..results.input_origin import ImageOrigin, Origin, TextOrigin
 
 
 def attach(one: Explanation, sample: Sample) -> Explanation:
     """Return the explanation of one sample without padding, with its input."""
+    if sample.choices:
+        one, sample = _of_choice(one, sample)
     one = _without_padding(one, sample)
     if sample.layout is not None and "image" in one.streams:
         one = with_layout(one, sample.layout)
@@ -39,6 +42,9 @@ def attach(one: Explanation, sample: Sample) -> Explanation:
         if isinstance(origin, ImageOrigin) and one.grid is None:
             continue
         origins[kind] = origin
+    first, second = origins.get("text"), origins.get(SECOND)
+    if isinstance(first, TextOrigin) and isinstance(second, TextOrigin):
+        return _with_joined_texts(replace(one, streams=streams), first, second)
     one = replace(one, streams=streams, origins=(origins,) if origins else ())
     text = origins.get(next(iter(streams)))
     if isinstance(text, TextOrigin):
@@ -46,6 +52,24 @@ def attach(one: Explanation, sample: Sample) -> Explanation:
         special[0, : len(text.tokens)] |= torch.tensor([s is None for s in text.spans], device=special.device)
         one = replace(one, special=special)
     return one
+
+
+def _of_choice(one: Explanation, sample: Sample) -> tuple[Explanation, Sample]:
+    """Return the explanation of a choice with the texts of the choices as names, and its own text as the input."""
+    texts = {i: origin.texts[-1] for i, origin in enumerate(sample.choices)}
+    chosen = 0 if one.target is None else int(one.target[0])
+    predicted = () if one.prediction is None else (texts[int(one.prediction[0])],)
+    named = replace(one, labels=texts, target_names=(texts[chosen],), prediction_names=predicted)
+    return named, replace(sample, origins={"text": sample.choices[chosen]})
+
+
+def _with_joined_texts(one: Explanation, first: TextOrigin, second: TextOrigin) -> Explanation:
+    """Return the explanation of two texts, each in a stream of its own, as one of a pair of texts in one stream."""
+    origin, scores = joined(one, first, second)
+    streams = {"text": scores, **{name: s for name, s in one.streams.items() if name not in ("text", SECOND)}}
+    special = torch.tensor([[span is None for span in origin.spans]], device=scores.device)
+    inside: dict[str, Any] = {"layers": None, "branches": None, "pairs": None}  # of the first text alone
+    return replace(one, scores=scores, special=special, streams=streams, origins=({"text": origin},), **inside)
 
 
 def with_layout(one: Explanation, layout: PatchLayout) -> Explanation:

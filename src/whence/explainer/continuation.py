@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .._utils.type_checks import require_positive
+from .._utils.unwrapped import unwrapped
 from ..errors import InputError, ModelError
 from ..inputs.patch_layout import PatchLayout
 from ..inputs.sample import on_model
@@ -143,13 +144,14 @@ def continue_prompt(
         most: how many tokens it generates, at most.
         sampling: further arguments of the model's ``generate``.
     """
-    encoder_decoder = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
+    inner = unwrapped(model)  # the wrapper itself runs when the continuation is explained
+    encoder_decoder = bool(getattr(getattr(inner, "config", None), "is_encoder_decoder", False))
     taken, room = _room(model, reader, prompt, encoder_decoder)
     if continuation is None:
-        start, ids = _generate(model, prompt, _checked_count(taken, most, sampling, room), sampling, encoder_decoder)
+        start, ids = _generate(inner, prompt, _checked_count(taken, most, sampling, room), sampling, encoder_decoder)
     else:
         ids = _continuation_ids(reader, prompt, continuation, encoder_decoder)
-        start = _decoder_start(model, sampling) if encoder_decoder else prompt.ids[-1]
+        start = _decoder_start(inner, sampling) if encoder_decoder else prompt.ids[-1]
     if not ids:
         raise InputError("The model wrote nothing: its first token ends the text. Give a continuation to explain.")
     if room is not None and taken + len(ids) > room:

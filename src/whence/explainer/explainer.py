@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from .._utils.progress import track
+from .._utils.unwrapped import forward_parameters, unwrapped
 from ..errors import InputError, MethodError, ModelError, TargetError, WhenceError
 from ..explanations.explanation import Explanation, Explanations
 from ..inputs.factory import reader_for
-from ..inputs.pretrained import load_model, load_processor
+from ..inputs.model_objects import ModelParts, parts_of
+from ..inputs.pretrained import load_parts
 from ..inputs.sample import Sample, batches, collate
 from ..inputs.speech import SpeechReader
 from ..inputs.text import TextReader
@@ -37,9 +40,11 @@ class Explainer:
     """Explains a model's predictions on raw inputs.
 
     Args:
-        model: any ``nn.Module``; it is left as it is, and moved only if ``device`` or ``dtype`` is given.
+        model: any ``nn.Module``, wrapped or not; a ``SentenceTransformer`` or ``CrossEncoder``; a pipeline of
+            transformers. It is left as it is, and moved only if ``device`` or ``dtype`` is given.
         processor: turns raw input into tensors: a tokenizer, an image processor, a feature extractor, a combined
-            processor; or any function of an image. Without one, tensors (and time series) can be given.
+            processor; or any function of an image. Without one, tensors (and time series) can be given. A pipeline
+            and a model of sentence-transformers have their own.
         modality: ``"text"``, ``"image"``, ``"image and text"``, ``"audio"`` or ``"series"``; found if not given.
         labels: names of the classes, if the model's configuration has none.
         truncate: truncate a text that is longer than the model takes, with a warning; otherwise raise an error.
@@ -54,7 +59,7 @@ class Explainer:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: Any,
         processor: Any = None,
         *,
         modality: str | None = None,
@@ -64,12 +69,15 @@ class Explainer:
         dtype: torch.dtype | None = None,
         capture: bool = True,
     ) -> None:
-        if not isinstance(model, nn.Module):
-            raise InputError(f"The model is {type(model).__name__}; Whence explains torch.nn.Module objects.")
-        self.model = model if device is None and dtype is None else _move(model, device, dtype)
-        self.processor = processor
-        self.reader = reader_for(getattr(model, "_orig_mod", model), processor, modality, truncate)
-        self.target_labels = TargetLabels(model, self.reader, processor, labels)
+        parts = model if isinstance(model, ModelParts) else parts_of(model, processor)
+        if not isinstance(parts.model, nn.Module):
+            raise InputError(f"The model is {type(parts.model).__name__}; Whence explains torch.nn.Module objects.")
+        self.model = parts.model if device is None and dtype is None else _move(parts.model, device, dtype)
+        self.processor = parts.processor
+        inner = unwrapped(self.model)
+        own = parts.reader
+        self.reader = own(truncate) if own else reader_for(inner, self.processor, modality, truncate)
+        self.target_labels = TargetLabels(inner, self.reader, self.processor, labels or parts.labels)
         self._captures = CaptureCache(self.model) if capture else None
 
     @classmethod
@@ -96,9 +104,8 @@ class Explainer:
             allow_pickle: open weights that are pickled. Off: a pickle can run any code.
             options: passed on to ``from_pretrained`` (``revision``, ``token``, ``local_files_only``, ...).
         """
-        model = load_model(str(name), dtype, trust_remote_code, allow_pickle, **options)
-        processor = load_processor(str(name), model, trust_remote_code, **options)
-        return cls(model, processor, modality=modality, truncate=truncate, device=device, capture=capture)
+        parts = load_parts(str(name), dtype, trust_remote_code, allow_pickle, **options)
+        return cls(parts, modality=modality, truncate=truncate, device=device, capture=capture)
 
     @property
     def modality(self) -> str:
@@ -268,8 +275,8 @@ class Explainer:
         readers = TextReader | VisionLanguageReader | SpeechReader
         if not isinstance(self.reader, readers) or not self.target_labels.are_tokens():
             raise ModelError(
-                f"{type(self.model).__name__} is no language model with a tokenizer, so there is no text that it "
-                "writes."
+                f"{type(unwrapped(self.model)).__name__} is no language model with a tokenizer, so there is no text "
+                "that it writes."
             )
         return generate(
             self.model, self.reader, prompt, image, continuation, method, max_new_tokens, sampling or {}, options
@@ -347,7 +354,7 @@ class Explainer:
                 f"This explainer has no processor, so it takes tensors, not {type(raw).__name__}. Give it one: "
                 "Explainer(model, processor=tokenizer or image processor)."
             )
-        return self.reader.read(raw)
+        return _as_taken(self.reader.read(raw), self.model)
 
     def _is_tensors(self, raw: Any) -> bool:
         if isinstance(raw, Mapping | tuple):
@@ -385,6 +392,22 @@ def _move(model: nn.Module, device: Any, dtype: Any) -> nn.Module:
         return model.to(device=device, dtype=dtype)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise InputError(f"The device '{device}' cannot be used here: {str(error).splitlines()[0]}") from error
+
+
+def _as_taken(sample: Sample, model: nn.Module) -> Sample:
+    """Return a sample with the arguments that a wrapper's forward takes: it may take fewer than the model inside."""
+    takes = forward_parameters(model)
+    if any(p.kind is p.VAR_KEYWORD for p in takes.values()) or "" in sample.tensors or not takes:
+        return sample
+    taken = {name: t for name, t in sample.tensors.items() if name in takes}
+    if not taken and len(sample.tensors) == 1:  # the only argument, under another name
+        taken = {next(iter(takes)): next(iter(sample.tensors.values()))}
+    if not taken:
+        raise InputError(
+            f"The forward of {type(model).__name__} takes {', '.join(takes)}, and the processor makes "
+            f"{', '.join(sample.tensors)}: explain the model inside, or give its forward these arguments."
+        )
+    return replace(sample, tensors=taken)
 
 
 def _is_number(item: Any) -> bool:

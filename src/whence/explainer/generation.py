@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .._utils.unwrapped import unwrapped
 from ..errors import InputError, MethodError, ModelError, TargetError
 from ..explanations.explanation import DisplayMixin, Explanation, Explanations
 from ..explanations.inside_tables import token_names
@@ -229,8 +230,9 @@ def generate(
     options: Mapping[str, Any],
 ) -> Generation:
     """Generate a continuation, or take a given one, and explain every token of it: see ``Explainer.generate``."""
-    if can_generate(model) is False:
-        raise ModelError(NOT_CAUSAL.format(type(model).__name__))
+    name = type(unwrapped(model)).__name__
+    if can_generate(unwrapped(model)) is False:
+        raise ModelError(NOT_CAUSAL.format(name))
     if isinstance(reader, SpeechReader):
         continued = transcribe(reader, prompt, continuation, max_new_tokens, sampling)
         return explained(model, continued, reader.tokenizer, method, options)
@@ -238,7 +240,7 @@ def generate(
     if isinstance(reader, VisionLanguageReader) and (image is not None or _has_image(prompt)):
         given = Prompt.with_image(reader, prompt, image)
     elif image is not None:
-        raise InputError(_IMAGE.format(type(model).__name__))
+        raise InputError(_IMAGE.format(name))
     else:
         given = Prompt.read(text_reader, *apply_template(reader.tokenizer, prompt))
     continued = continue_prompt(model, text_reader, given, continuation, max_new_tokens, sampling)
@@ -259,7 +261,7 @@ def explained(
     targets = [At(continued.first + i, token) for i, token in enumerate(continued.ids)]
     found = explain(model, continued.inputs, method, target=every(targets), **options)
     if any(_looks_ahead(e, continued.first + i) for i, e in enumerate(found)):
-        raise ModelError(NOT_CAUSAL.format(type(model).__name__))
+        raise ModelError(NOT_CAUSAL.format(type(unwrapped(model)).__name__))
     return Generation([_attach_text(e, continued, i, tokenizer) for i, e in enumerate(found)])
 
 

@@ -15,18 +15,25 @@ from ..errors import InputError, TargetError
 from ..explanations.explanation import Explanation
 from ..inputs.image_text import ImageTextReader
 from ..inputs.sample import Reader, Sample
+from ..inputs.sentence_encoder import SentencePairReader
 from ..inputs.token_output import can_generate, predicts_tokens
 from ..results.input_origin import TextOrigin
+from ..runs.model_inputs import each
 from ..targets.class_indices import as_list, classes
 from ..targets.seed import class_index, labels_of
 from ..targets.specs import At, Contrast, Every, LabelledTarget, parse_target, with_labels
+
+_ONE_TEXT = (
+    "A sentence encoder makes a vector of one text, which is no value to explain: give a pair of texts, (text, text), "
+    "whose similarity is explained, or a target function such as whence.similarity(vector)."
+)
 
 
 class TargetLabels:
     """The names of a model's outputs: resolves the user's targets, and names targets and predictions.
 
     Args:
-        model: the model.
+        model: the model, without wrappers.
         reader: the reader of its inputs.
         processor: the processor that the reader uses.
         labels: names of the classes, if the model's configuration has none.
@@ -35,7 +42,7 @@ class TargetLabels:
     def __init__(
         self, model: nn.Module, reader: Reader | None, processor: Any, labels: Sequence[str] | Mapping[int, str] | None
     ) -> None:
-        self.model = getattr(model, "_orig_mod", model)  # torch.compile wraps the model it was given
+        self.model = model
         self.reader = reader
         self.processor = processor
         self.labels = dict(enumerate(labels)) if isinstance(labels, Sequence) else dict(labels or {})
@@ -45,6 +52,9 @@ class TargetLabels:
         target = parse_target(target)
         if isinstance(target, Every):
             return Every(tuple(self.resolve(one, samples) for one in target.targets))
+        if samples and samples[0].choices:
+            chosen = [choice_index(one, s) for one, s in zip(each(target, len(samples)), samples, strict=True)]
+            return None if all(one is None for one in chosen) else chosen
         if isinstance(target, At):
             place = target.position
             if isinstance(place, str) and samples:
@@ -54,6 +64,8 @@ class TargetLabels:
             return with_labels(target, self.labels or labels_of(self.model))
         if target is None and self.compares_image_and_text():
             return similarity
+        if target is None and isinstance(self.reader, SentencePairReader) and any(len(s.origins) < 2 for s in samples):
+            raise TargetError(_ONE_TEXT)
         resolved = self._class_indices(target)
         positions = [s.position for s in samples]
         if not self._is_masked_lm() and all(position is None for position in positions):
@@ -130,7 +142,7 @@ class TargetLabels:
     def _with_names(self, e: Explanation, target: Any, name: Callable[[int], str]) -> Explanation:
         """Return an explanation with its target and predicted classes named by a function."""
         assert e.prediction is not None
-        predicted = tuple(map(name, e.prediction.tolist()))
+        predicted = e.prediction_names if e.task == "regression" else tuple(map(name, e.prediction.tolist()))
         if e.target is None:
             return replace(e, prediction_names=predicted)
         explained = tuple(map(name, e.target.tolist()))
@@ -165,6 +177,18 @@ def position_of(word: str, sample: Sample) -> int:
     if not places:
         raise TargetError(f"'{word}' is no word of the text that the model reads.")
     return places[0]
+
+
+def choice_index(target: Any, sample: Sample) -> int | None:
+    """Return the index of a choice of multiple choice, given by its number or its text."""
+    if callable(target) or isinstance(target, At | Contrast):
+        raise TargetError(
+            "Each choice is read apart, with tokens of its own, so the target is one choice, by its number or its "
+            "text. To compare choices, explain each: target=whence.every([0, 1])."
+        )
+    given = target[0] if isinstance(target, list) else target
+    texts = dict(enumerate(origin.texts[-1] for origin in sample.choices))
+    return None if given is None else class_index(given, len(texts), texts)
 
 
 def similarity(outputs: Any) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,13 @@ from torch import nn
 
 from .._utils.optional_imports import need
 from ..errors import FileError, InputError, MissingError, ModelError
+from .model_objects import ModelParts, sentence_pair
+from .sentence_directory import MODULES, SentenceDirectory
 from .smiles import SmilesTokenizer
 
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "spiece.model", "sentencepiece.bpe.model", "vocab.json")
+HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]  # of a sentence encoder on the hub
 #: limits of configuration values: modules are built before weights are read, so a damaged value would fill the memory
 MOST = {
     "num_hidden_layers": 10_000, "num_layers": 10_000, "n_layer": 10_000, "n_layers": 10_000, "encoder_layers": 10_000,
@@ -27,8 +31,53 @@ REMOTE = (
 )
 
 
-def load_model(name: str, dtype: Any, trust_remote_code: bool, allow_pickle: bool, **options: Any) -> nn.Module:
-    """Load the model of a directory or a repository of the hub, in the class that its configuration names."""
+def load_parts(name: str, dtype: Any, trust_remote_code: bool, allow_pickle: bool, **options: Any) -> ModelParts:
+    """Load a model and its processor; of a sentence encoder, also its pooling and its similarity."""
+    sentences = SentenceDirectory.find(_local(name, options))
+    if sentences is None:
+        model = load_model(name, dtype, trust_remote_code, allow_pickle, **options)
+        return ModelParts(model, load_processor(name, model, trust_remote_code, **options))
+    inner = str(sentences.transformer)
+    transformer = load_model(inner, dtype, trust_remote_code, allow_pickle, encoder=True, **options)
+    processor = load_processor(inner, transformer, trust_remote_code, **options)
+    return sentence_pair(
+        sentences.build(transformer, allow_pickle).to(next(transformer.parameters()).dtype),
+        getattr(processor, "tokenizer", None) or processor,
+        str(sentences.settings.get("similarity_fn_name") or "cosine"),
+        sentences.settings.get("truncate_dim"),
+        limit=sentences.limit,
+        prompt=sentences.prompt,
+        lower=sentences.lower,
+    )
+
+
+def _local(name: str, options: Mapping[str, Any]) -> Path:
+    """Return a model's directory; that of a sentence encoder on the hub is downloaded, with the layers after it."""
+    directory = Path(name).expanduser()
+    if directory.exists() or name.startswith((".", "/", "~")) or "\\" in name:
+        return directory
+    hub = need("huggingface_hub", "models of the hub", "hf")
+    own = {key: options[key] for key in ("revision", "token", "cache_dir", "local_files_only") if key in options}
+    try:
+        hub.hf_hub_download(name, MODULES, **own)
+    except Exception:  # it has no such file, or the hub is not reached: loading the model says what is wrong
+        return directory
+    return Path(hub.snapshot_download(name, allow_patterns=HUB_FILES, **own))
+
+
+def load_model(
+    name: str, dtype: Any, trust_remote_code: bool, allow_pickle: bool, encoder: bool = False, **options: Any
+) -> nn.Module:
+    """Load the model of a directory or a repository of the hub, in the class that its configuration names.
+
+    Args:
+        name: the directory, or the repository.
+        dtype: its precision.
+        trust_remote_code: run Python code that comes with the model.
+        allow_pickle: open weights that are pickled.
+        encoder: load it without a head; a pooler, which then is not used, may lack weights.
+        options: of ``from_pretrained``.
+    """
     transformers = need("transformers", "pretrained models", "hf")
     directory = Path(name).expanduser()
     if directory.exists() or name.startswith((".", "/", "~")) or "\\" in name:
@@ -36,13 +85,13 @@ def load_model(name: str, dtype: Any, trust_remote_code: bool, allow_pickle: boo
         name = str(directory)
     with _load_errors(name, "model"):
         config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code, **options)
-        cls = _class(transformers, config, trust_remote_code)
+        cls = _class(transformers, config, trust_remote_code, encoder)
         pickle = {} if allow_pickle else {"use_safetensors": True}
         remote = {"trust_remote_code": True} if trust_remote_code else {}
         model, report = cls.from_pretrained(
             name, config=config, dtype=dtype, output_loading_info=True, **pickle, **remote, **options
         )
-    _check_loaded(name, report)
+    _check_loaded(name, report, ("pooler.",) if encoder else ())
     out: nn.Module = model.eval()
     return out
 
@@ -103,14 +152,16 @@ def _check_directory(directory: Path, allow_pickle: bool) -> None:
         )
 
 
-def _class(transformers: Any, config: Any, trust_remote_code: bool) -> Any:
-    """Return the class that the configuration names."""
+def _class(transformers: Any, config: Any, trust_remote_code: bool, encoder: bool) -> Any:
+    """Return the class that the configuration names; of an encoder, a class without a head."""
     names = getattr(config, "architectures", None) or []
     if getattr(config, "auto_map", None) and not hasattr(transformers, (names or ["?"])[0]):
         if not trust_remote_code:
             raise ModelError(REMOTE)
         kinds = [k for k in config.auto_map if k.startswith("AutoModel")]
         return getattr(transformers, kinds[0])
+    if encoder and not any(name.endswith("Model") for name in names):
+        return transformers.AutoModel
     for name in names:
         if hasattr(transformers, name):
             return getattr(transformers, name)
@@ -120,8 +171,8 @@ def _class(transformers: Any, config: Any, trust_remote_code: bool) -> Any:
     )
 
 
-def _check_loaded(name: str, report: dict[str, Any]) -> None:
-    missing = sorted(report.get("missing_keys", ()))
+def _check_loaded(name: str, report: dict[str, Any], unused: tuple[str, ...]) -> None:
+    missing = sorted(key for key in report.get("missing_keys", ()) if not key.startswith(unused))
     mismatched = sorted(str(k) for k in report.get("mismatched_keys", ()))
     if missing or mismatched:
         raise ModelError(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from ..results.input_origin import Origin
+from ..results.input_origin import Origin, TextOrigin
 
 if TYPE_CHECKING:
     from .patch_layout import PatchLayout
@@ -26,6 +26,7 @@ class Sample:
         position: the position of the prediction, for a model with an output at every position.
         alone: whether it cannot share a batch.
         layout: where the patches of its image lie, if the processor cuts it into tiles or puts them in another order.
+        choices: of multiple choice, the text with each choice: the origin is that of the choice explained.
     """
 
     tensors: dict[str, Tensor]
@@ -34,6 +35,7 @@ class Sample:
     position: int | None = None
     alone: bool = False
     layout: PatchLayout | None = None
+    choices: tuple[TextOrigin, ...] = ()
 
     @property
     def length(self) -> int:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..errors import InputError, ModelError, WhenceWarning
 from ..results.input_origin import Span, TextOrigin
 from ..results.word_segmentation import words
+from .choices import join_choices, with_choices
 from .sample import Sample
 from .token_output import can_generate, decoder_start_token, is_masked_lm, predicts_tokens
 
@@ -28,6 +29,7 @@ class TextReader:
         tokenizer: called with a string (or two); returns ``input_ids`` and, if it can, ``offset_mapping``.
         model: for its limit of positions.
         truncate: truncate a text that is too long, with a warning; otherwise raise an error.
+        limit: how many tokens are read, if that is less than the model takes.
 
     Attributes:
         limit: how many tokens the model takes; ``None`` if there is no limit.
@@ -40,10 +42,11 @@ class TextReader:
 
     kind = "text"
 
-    def __init__(self, tokenizer: Any, model: nn.Module, truncate: bool = True) -> None:
+    def __init__(self, tokenizer: Any, model: nn.Module, truncate: bool = True, limit: int | None = None) -> None:
         self.tokenizer = tokenizer
         self.truncate = truncate
-        self.limit = token_limit(tokenizer, model)
+        limits = [most for most in (token_limit(tokenizer, model), limit) if most is not None]
+        self.limit = min(limits, default=None)
         self.molecule = bool(getattr(tokenizer, "molecules", False))
         self.arguments = _argument_names(model)
         self.is_masked_lm = is_masked_lm(model, tokenizer)
@@ -53,7 +56,15 @@ class TextReader:
         self._check_vocabulary()
 
     def read(self, raw: Any) -> Sample:
-        """Read a string, or a pair of strings; truncate it to what the model takes."""
+        """Read a string, or a pair of strings; truncate it to what the model takes.
+
+        A text with its choices, ``(text, [choice, ...])`` or ``{"text": ..., "choices": [...]}``, is read as one sample
+        for a multiple-choice model.
+        """
+        question = with_choices(raw)
+        if question is not None:
+            text, choices = question
+            return join_choices([self.read((text, choice)) for choice in choices])
         texts = _texts(raw)
         full = self.encode(texts)
         used = full

@@ -48,6 +48,7 @@ from ..readout.rollup import (
     positive_mean,
     require_local,
     require_maps,
+    require_one_text,
     roll_up,
     stack_layers,
     target_rows,
@@ -99,6 +100,7 @@ class BiAttention(Method):
         """Return the explained rows of ``F * R``."""
         require_maps(run, self.name, self.start_layer)
         require_local(run, self.name)
+        require_one_text(run, self.name)
         records = run.trace.attentions
         probabilities = [r.probabilities for r in records if r.probabilities is not None]
         found = run.backward(probabilities, keep=True)

@@ -33,7 +33,7 @@ from ..errors import MethodError
 from ..propagation.rulebook import Rulebook
 from ..propagation.rules.gradient import expose_heads
 from ..readout.residual_blocks import Block, blocks, padding, token_vectors
-from ..readout.rollup import positive_mean, require_local, require_maps, target_rows
+from ..readout.rollup import positive_mean, require_local, require_maps, require_one_text, target_rows
 from ..runs.run import Run
 from .base import Method, Reading
 from .libragrad import RULES
@@ -73,6 +73,7 @@ class TokenTM(Method):
         """Return the explained rows of ``C``, computed from the last block to the first."""
         require_maps(run, self.name)
         require_local(run, self.name)
+        require_one_text(run, self.name)
         stream = blocks(run, self.name)
         records = run.trace.attentions
         probabilities = [r.probabilities for r in records if r.probabilities is not None]

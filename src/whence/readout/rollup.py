@@ -141,6 +141,15 @@ def require_maps(run: Run, method: str, *layers: int | None) -> None:
         )
 
 
+def require_one_text(run: Run, method: str) -> None:
+    """Raise an error for a multiple-choice model: a method that also reads token vectors would mix those of choices."""
+    if any(record.choice is not None for record in run.trace.attentions):
+        raise ModelError(
+            f"'{method}' reads the tokens of all choices of this multiple-choice model, and the attention maps of one "
+            "of them. Input-level methods (conservative-lrp, gradient-x-input) and rollout work."
+        )
+
+
 def require_local(run: Run, method: str) -> None:
     """Raise an error if tokens mix outside attention, too, which a method that rolls layers up would miss."""
     found = mixing_branches(run)

@@ -400,6 +400,9 @@ class Run:
         mask = over(self.given, tokens, atoms)  # with what the model has put beside these tokens
         if not own:
             return mask if tokens == self.tokens else None
+        second = [t for name, t in named if name.endswith("_input_ids")]  # another text, perhaps of the same length
+        if any(atom in dim for t in second for dim in node_of(t).axes[1:] for atom in tokens):
+            return None
         apart = any(name.startswith("decoder") or t.shape[:2] != self.given.shape for name, t in named)
         return mask if mask is not self.given or any(atom in atoms for atom in tokens) or not apart else None
 

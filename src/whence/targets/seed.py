@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from .._utils.unwrapped import unwrapped
 from ..errors import TargetError
 from .class_indices import RULE, classes, whole_number
 from .specs import At, Chosen, Contrast, Target, with_labels
@@ -138,7 +139,7 @@ def prediction_names(
 
 def labels_of(model: nn.Module) -> dict[int, str]:
     """Return the class names of a model's configuration."""
-    names = getattr(getattr(model, "config", None), "id2label", None)
+    names = getattr(getattr(unwrapped(model), "config", None), "id2label", None)
     return {int(k): str(v) for k, v in names.items()} if isinstance(names, Mapping) else {}
 
 
