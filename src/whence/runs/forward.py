@@ -25,6 +25,7 @@ from ..tracing.tracer import Trace
 from .checkpointing import Checkpoints, held
 from .model_inputs import padding_of, repeated
 from .nonfinite import first_bad_value
+from .quantised_layers import dequantised_layers
 from .rerun import ReplacingTrace, Rerun
 from .run import Run
 from .token_streams import patch_places, split
@@ -88,6 +89,7 @@ def forwarded_once(
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
+        stack.enter_context(dequantised_layers(model))
         names = stack.enter_context(undisturbed(model))
         forward = Forward(model, args, kwargs, batch, methods[0], padding_of(kwargs), names, checkpoints, inside)
         runs = forward.runs(targets, reused=len(methods) > 1)

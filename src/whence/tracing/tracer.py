@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
+from ..capture.tape import checking
 from ..errors import ModelError
 from . import operations as ops
 from .attention_record import AttentionRecord
@@ -33,6 +34,7 @@ from .node import Node, walk
 from .op_call import Call, Classification, Hold, OutputNode, Rule, RuleResult, as_it_is, map_tensors, tensors_in
 from .op_kinds import classified
 from .output_head import OutputHead
+from .quantised import dequantised, is_quantised
 from .recognition.assembled import written
 from .recognition.contraction import summed_axes
 from .recognition.elementwise import (
@@ -45,7 +47,7 @@ from .recognition.elementwise import (
     stacked_activation,
 )
 from .recognition.lookups import lookup
-from .recognition.rewriting import Pattern, rewritten
+from .recognition.rewriting import Pattern, equal, rewritten
 from .recognition.softmax import LOGARITHMIC, softmax
 from .reordering import moved_axes, selected_tokens
 from .replay import Recipe
@@ -69,6 +71,8 @@ from .tensor_parallel import is_split, refusal, refuse_split_table, refuse_split
 if TYPE_CHECKING:
     from ..propagation.ledger import Ledger
 
+
+_Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 #: kinds of operations that scores are made by, or that are before these
 PRODUCTS = ("matmul", "mix", "attention", "linear", "convolution", "norm")
@@ -198,9 +202,13 @@ class Trace(TorchFunctionMode):
         if kwargs.get("inplace"):  # F.relu(x, inplace=True)
             op = op._replace(inplace=True)
         tensors = tensors_in(*args, *kwargs.values())
-        if [t for t in tensors if type(t) is not Tensor and isinstance(t, torch.nn.Parameter)]:
-            args, kwargs = map_tensors((args, kwargs), self._constant)
+        parameters = [t for t in tensors if type(t) is not Tensor and isinstance(t, torch.nn.Parameter)]
+        if parameters:
+            given = args, kwargs
+            args, kwargs = map_tensors(given, self._constant)
             tensors = [self._constant(t) for t in tensors]
+            if op.name == "linear" and any(map(is_quantised, parameters)):
+                self._compare(func, given, (args, kwargs))
         if self.rules and self._hidden and [t for t in tensors if info_of(t).visible is not None]:
             args, kwargs = map_tensors((args, kwargs), opened)
             tensors = tensors_in(*args, *kwargs.values())
@@ -298,7 +306,7 @@ class Trace(TorchFunctionMode):
         return node_of(self.autograd_graph.attach(tensor, node))
 
     def _constant(self, tensor: Tensor) -> Tensor:
-        """A parameter, detached, under its name."""
+        """A parameter, detached, under its name; a quantised one by the numbers that it stands for."""
         if type(tensor) is Tensor or not isinstance(tensor, torch.nn.Parameter):
             return tensor
         constant = self._constants.get(id(tensor))
@@ -310,9 +318,16 @@ class Trace(TorchFunctionMode):
             if is_split(tensor):
                 self._split(tensor)
             name = self.names.get(id(tensor), "")
-            constant = inform(tensor.detach(), parameter=tensor, name=name, made_of=frozenset({id(tensor)}))
+            value = dequantised(tensor) if is_quantised(tensor) else tensor.detach()
+            constant = inform(value, parameter=tensor, name=name, made_of=frozenset({id(tensor)}))
             self._constants[id(tensor)] = constant
         return constant
+
+    def _compare(self, func: Callable[..., Any], given: _Arguments, plain: _Arguments) -> None:
+        """Let coverage list a layer that differs from the one with dequantised weights: it rounds its input, too."""
+        with torch.no_grad(), checking():
+            if not equal(func(*plain[0], **plain[1]), func(*given[0], **given[1])):
+                self.coverage.rounds()
 
     def _split(self, weight: Tensor) -> None:
         """Note that the model is split over processes; sums for the ledger would be those of one process."""
