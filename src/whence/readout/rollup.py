@@ -52,6 +52,12 @@ def require_attention(run: Run, method: str, *layers: int | None) -> None:
             f"are not followed. '{method}' would miss that. Input-level methods (conservative-lrp, gradient-x-input) "
             "work."
         )
+    if run.windowed and run.constant_keys:
+        raise ModelError(
+            f"The model's attention reads {run.constant_keys} keys beside those of its tokens, the same for every "
+            f"input (a tuned prefix), which '{method}' does not roll up. Input-level methods (conservative-lrp, "
+            "attn-lrp, gradient-x-input) work."
+        )
     if run.windowed:
         raise ModelError(
             "The model's attention is not between its tokens one by one, but inside windows of them, over merged ones "

@@ -47,6 +47,7 @@ from .recognition.elementwise import (
     stacked_activation,
 )
 from .recognition.lookups import lookup
+from .recognition.merged_layers import merged_layers
 from .recognition.rewriting import Pattern, equal, rewritten
 from .recognition.softmax import LOGARITHMIC, softmax
 from .reordering import moved_axes, selected_tokens
@@ -140,7 +141,9 @@ class Trace(TorchFunctionMode):
         self._mixers: dict[int, int] = {}  # seq of the node that an attention wrote -> its index
         self._early: list[Tensor] | None = []  # tensors made before the first attention
         self._seq = 0
-        self._forms: list[Pattern] = []  # the patterns by which calls are being run in their usual form
+        # the patterns by which calls are being run in their usual form; without a rule that reads weights, a sum of
+        # linear layers is as good as one, and takes no memory for the weight of that
+        self._forms: list[Pattern] = [] if "linear" in rules else [merged_layers]
         self._held: list[Tensor] = []  # what exponentials were taken of since the last residual addition
         self.sparse_rows = SparseRows()
         self._hidden = False  # whether something was made while gradients were switched off
