@@ -103,11 +103,9 @@ def _dequantised(layer: nn.Module, name: str, like: Tensor) -> DequantisedLinear
     count = int(layer.in_features)  # type: ignore[arg-type]  # checked by :func:`_is_opaque`
     units = torch.eye(count, dtype=like.dtype, device=like.device)
     probe = torch.linspace(-1, 1, count, dtype=like.dtype, device=like.device)[None]
-    with torch.no_grad():
-        bias = layer(torch.zeros_like(probe))[0]
-        found = DequantisedLinear((layer(units) - bias).T.contiguous(), bias)
-        expected = layer(probe)
-        linear = bool((found(probe) - expected).abs().max() <= TOLERANCE * expected.abs().max())
+    bias, answers, expected = (_answer(layer, x) for x in (torch.zeros_like(probe), units, probe))
+    found = DequantisedLinear((answers - bias).T.contiguous(), bias[0])
+    linear = bool((found(probe) - expected).abs().max() <= TOLERANCE * expected.abs().max())
     if not linear:
         raise ModelError(
             f"The layer '{name}' ({type(layer).__module__}.{type(layer).__qualname__}) keeps its weight as packed "
@@ -115,3 +113,10 @@ def _dequantised(layer: nn.Module, name: str, like: Tensor) -> DequantisedLinear
             "that it was made from."
         )
     return found
+
+
+def _answer(layer: nn.Module, x: Tensor) -> Tensor:
+    """Return what a layer answers where a gradient may be asked for: some have another, coarser kernel if not."""
+    with torch.enable_grad():
+        answer: Tensor = layer(x.requires_grad_())
+    return answer.detach()

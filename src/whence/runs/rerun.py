@@ -70,7 +70,6 @@ class ReplacingTrace(Trace):
         self.last_linear = node_of(made), (*args, kwargs.get("bias"))[:3]
         return made
 
-
     def _read(self, tensor: Tensor) -> Tensor:
         """Return a quantised weight by the numbers that it stands for; other tensors as they are."""
         return self._constant(tensor) if is_quantised(tensor) else tensor

@@ -26,7 +26,7 @@ def dequantised(tensor: Tensor) -> Tensor:
     for inner in _held(tensor):
         depends_on(inner)
     with torch.no_grad():
-        return tensor.detach().dequantize().to(tensor.dtype)  # type: ignore[no-untyped-call]  # of torch
+        return tensor.detach().dequantize().to(tensor.dtype)
 
 
 def _held(tensor: Any) -> Iterator[Tensor]:

@@ -205,13 +205,11 @@ class Trace(TorchFunctionMode):
         if kwargs.get("inplace"):  # F.relu(x, inplace=True)
             op = op._replace(inplace=True)
         tensors = tensors_in(*args, *kwargs.values())
-        parameters = [t for t in tensors if type(t) is not Tensor and isinstance(t, torch.nn.Parameter)]
-        if parameters:
+        if [t for t in tensors if type(t) is not Tensor and isinstance(t, torch.nn.Parameter)]:
             given = args, kwargs
             args, kwargs = map_tensors(given, self._constant)
+            self._compare(op, func, given, (args, kwargs))
             tensors = [self._constant(t) for t in tensors]
-            if op.name == "linear" and any(map(is_quantised, parameters)):
-                self._compare(func, given, (args, kwargs))
         if self.rules and self._hidden and [t for t in tensors if info_of(t).visible is not None]:
             args, kwargs = map_tensors((args, kwargs), opened)
             tensors = tensors_in(*args, *kwargs.values())
@@ -326,8 +324,10 @@ class Trace(TorchFunctionMode):
             self._constants[id(tensor)] = constant
         return constant
 
-    def _compare(self, func: Callable[..., Any], given: _Arguments, plain: _Arguments) -> None:
-        """Let coverage list a layer that differs from the one with dequantised weights: it rounds its input, too."""
+    def _compare(self, op: ops.Operation, func: Callable[..., Any], given: _Arguments, plain: _Arguments) -> None:
+        """Let coverage know of a layer that differs from the one with dequantised weights: it rounds its input, too."""
+        if op.name != "linear" or not any(map(is_quantised, tensors_in(*given[0]))):
+            return
         with torch.no_grad(), checking():
             if not equal(func(*plain[0], **plain[1]), func(*given[0], **given[1])):
                 self.coverage.rounds()

@@ -1,4 +1,4 @@
-"""Sums of linear layers of one tensor as one layer: ``W x + s B (A x)``, an adapter beside its layer, is ``(W + s B A) x``.
+"""Sums of linear layers of one tensor as one layer: ``W x + s B (A x)``, a layer and its adapter, is ``(W + s B A) x``.
 
 For a gradient the two are the same as they stand. A rule that reads weights (positive contributions, for instance)
 distributes relevance by each layer's own weights, and of a sum by the summands: it needs the layer that they are.
