@@ -68,10 +68,10 @@ def dequantised_layers(model: nn.Module) -> Iterator[None]:
             for name, child in parent._modules.items()
             if child is not None and _is_opaque(child)
         ]
-        if places:  # none where this thread has replaced them already
-            warnings.warn(DEQUANTISED, WhenceWarning, stacklevel=6)
         like = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(()))
-        made = {child: _dequantised(child, name, like) for _, name, child in places}
+        made = {layer: _dequantised(layer, name, like) for name, layer in model.named_modules() if _is_opaque(layer)}
+        if made:  # none where this thread has replaced them already
+            warnings.warn(DEQUANTISED, WhenceWarning, stacklevel=6)
         try:
             for parent, name, child in places:
                 parent._modules[name] = made[child]
