@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -9,6 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import whence
 from tests.support.processors import bytes_bpe
+from whence.inputs.text import token_limit
 
 VIRTUAL = 3
 TEXT = "A gripping film"
@@ -105,3 +108,10 @@ def test_a_continuation_is_explained_by_its_own_logits(explainer):
         assert bool(e.special[0, last:].all())
     assert [w.text for w in g[-1].words[0]][:3] == TEXT.split()
     assert g.text == text
+
+
+def test_virtual_tokens_take_room_from_the_text(explainer, monkeypatch):
+    tokenizer, model = explainer.processor, explainer.model
+    limit = token_limit(tokenizer, model)
+    monkeypatch.setattr(model, "active_peft_config", SimpleNamespace(num_virtual_tokens=VIRTUAL), raising=False)
+    assert token_limit(tokenizer, model) == limit - VIRTUAL
