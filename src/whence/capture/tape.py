@@ -95,6 +95,12 @@ def depends_on(tensor: Tensor) -> None:
         tape.folded[id(tensor)] = tensor
 
 
+def not_captured(reason: str) -> None:
+    """Declare that what is computed cannot be replayed: a tape that records it is given up."""
+    if _RECORDING.get() is not None:
+        raise CaptureError(reason)
+
+
 def values(tensor: Tensor) -> list[Any]:
     """Return a tensor as a list, as ``tolist()`` does; inside a backward pass a tape sees only this."""
     tape = _RECORDING.get()

@@ -29,12 +29,14 @@ class Unnamed:
         other: ``[batch]``, the class that its target is contrasted with, if any.
         function: the name of the target, where it is a function.
         length: the number of positions that the model answers at; ``None`` if it gives one answer.
+        first: how many of these, at the start, are of tokens of the model's own (a tuned prompt).
     """
 
     explanation: Explanation
     other: Tensor | None
     function: str
     length: int | None
+    first: int = 0
 
     def named(self) -> Explanation:
         """Return the explanation with the names of its target and of its prediction."""
@@ -73,7 +75,7 @@ def assemble(run: Run, reading: Reading, method: Method, options: dict[str, Any]
         branches=_inside(run, reading.branches, layout.order),
         pairs=_inside(run, reading.pairs, layout.order, dims=(-1, -2)),
     )
-    return Unnamed(explanation, run.seed.other, run.seed.function, run.seed.length)
+    return Unnamed(explanation, run.seed.other, run.seed.function, run.seed.length, run.seed.first)
 
 
 def _task(model: nn.Module, start: Seed) -> str:

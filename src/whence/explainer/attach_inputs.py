@@ -20,7 +20,8 @@ def attach(one: Explanation, sample: Sample) -> Explanation:
     """Return the explanation of one sample without padding, with its input."""
     if sample.choices:
         one, sample = _of_choice(one, sample)
-    one = _without_padding(one, sample)
+    own = own_tokens(one)
+    one = _without_padding(one, sample, own)
     if sample.layout is not None and "image" in one.streams:
         one = with_layout(one, sample.layout)
     streams = dict(one.streams)
@@ -31,6 +32,8 @@ def attach(one: Explanation, sample: Sample) -> Explanation:
             streams = {kind if name == main else name: s for name, s in streams.items()}
         if kind not in streams:
             continue
+        if isinstance(origin, TextOrigin) and kind == next(iter(streams)):
+            origin = origin.after(own)
         if isinstance(origin, TextOrigin) and len(origin.tokens) != streams[kind].shape[1]:
             warnings.warn(
                 f"The tokenizer gives {len(origin.tokens)} tokens and the model scores {streams[kind].shape[1]} "
@@ -94,14 +97,21 @@ def with_layout(one: Explanation, layout: PatchLayout) -> Explanation:
     return replace(one, **changes)
 
 
-def _without_padding(one: Explanation, sample: Sample) -> Explanation:
+def own_tokens(one: Explanation) -> int:
+    """Return how many tokens of its own (of a tuned prompt) a model has put before the user's text."""
+    text = next(iter(one.streams)) in ("text", "encoder", "decoder")
+    given = (~one.special[0]).nonzero()
+    return int(given[0]) if text and len(given) else 0
+
+
+def _without_padding(one: Explanation, sample: Sample, own: int) -> Explanation:
     """Remove the padding that the batch, or the model itself, added on the right."""
     name, main = next(iter(one.streams.items()))
     origin = _origins(sample, one).get(name)
     whole = main.shape == one.scores.shape
-    if not isinstance(origin, TextOrigin) or not whole or len(origin.tokens) >= main.shape[1]:
+    if not isinstance(origin, TextOrigin) or not whole or own + len(origin.tokens) >= main.shape[1]:
         return one
-    keep = len(origin.tokens)
+    keep = own + len(origin.tokens)
     if bool((one.scores[:, keep:] != 0).any()):  # it is not padding
         return one
     return replace(

@@ -98,6 +98,7 @@ class _Signature:
         made: how many were captured.
         classes: the number of classes.
         length: the number of positions that the model answers at, if it answers at several.
+        first: how many of these, at the start, are of tokens of the model's own (a tuned prompt).
         captures: the ways through the model that were captured, the last used first.
         shortcuts: whether the next one may leave out rows of zeros; not if other inputs have other rows.
         refusal: why there will be no more of them; empty if there may be.
@@ -108,6 +109,7 @@ class _Signature:
     made: int = 0
     classes: int = 0
     length: int | None = None
+    first: int = 0
     captures: list[Capture] = field(default_factory=list)
     shortcuts: bool = True
     refusal: str = ""
@@ -118,6 +120,7 @@ class _Signature:
         self.seconds = min(self.seconds, seconds)
         self.classes = found.explanation.logits.shape[-1]
         self.length = found.length
+        self.first = found.first
 
     def pays(self, operations: int) -> bool:
         """Return whether a capture would have paid by now: the time spent on tracing exceeds what a capture takes.
@@ -420,7 +423,7 @@ def _chosen(known: _Signature, targets: Sequence[Any], batch: int, request: Requ
             continue
         place = None
         if isinstance(target, At):
-            place = target.positions(batch, known.length or 0).to(device)
+            place = target.positions(batch, (known.length or 0) - known.first).to(device) + known.first
             target = target.target
         if isinstance(target, Contrast):
             other = classes(target.other)

@@ -375,7 +375,8 @@ class Explainer:
 
     def placed(self, inputs: Any) -> Any:
         """Return inputs on the model's device, floats in its precision."""
-        parameter = next(self.model.parameters(), torch.zeros(()))
+        floats = (p for p in self.model.parameters() if p.is_floating_point())  # others are packed integers
+        parameter = next(floats, torch.zeros(()))
 
         def place(t: Any) -> Any:
             if not isinstance(t, Tensor):

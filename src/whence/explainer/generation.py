@@ -33,7 +33,7 @@ from ..render.view_model import Card
 from ..results.input_origin import AudioOrigin, TextOrigin
 from ..results.result import Result
 from ..targets.specs import At, every
-from .attach_inputs import with_layout
+from .attach_inputs import own_tokens, with_layout
 from .chat_template import apply_template
 from .continuation import Continuation, Prompt, continue_prompt, transcribe
 from .explain import explain
@@ -289,6 +289,7 @@ def _looks_ahead(e: Explanation, last: int) -> bool:
     if e.ledger is None or "decoder" in e.streams:
         return False
     scores = e.streams.get("text", e.scores)
+    last += own_tokens(e)
     return bool(scores[:, last + 1 :].abs().sum() > 1e-6 * scores.abs().sum())
 
 
@@ -301,17 +302,20 @@ def _attach_text(e: Explanation, continued: Continuation, i: int, tokenizer: Any
         e = replace(e, streams={"audio" if name == main else name: scores for name, scores in e.streams.items()})
         main = "audio"
     special = e.special.clone()
-    last = continued.first + i
+    own = own_tokens(e)
+    origins = dict(continued.origins)
     if main not in ("image", "audio"):  # the main stream is the text's
         if "decoder" not in e.streams:
-            special[:, last + 1 :] = True
+            special[:, own + continued.first + i + 1 :] = True
         added = torch.tensor(continued.special, device=special.device)
-        special[:, : len(added)] |= added
+        special[:, own : own + len(added)] |= added
+        text = origins.get(main)
+        origins |= {main: text.after(own)} if isinstance(text, TextOrigin) else {}
     predicted = () if e.prediction is None else (str(tokenizer.decode([int(e.prediction[0])])),)
     return replace(
         e,
         special=special,
-        origins=(dict(continued.origins),),
+        origins=(origins,),
         target_names=(str(tokenizer.decode([continued.ids[i]])),),
         prediction_names=predicted,
     )

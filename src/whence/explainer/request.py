@@ -20,6 +20,7 @@ from ..runs.boundaries import HeadRelevance
 from ..runs.forward import forwarded, forwarded_once
 from ..runs.nonfinite import first_bad_value
 from ..runs.padding import zeroed
+from ..runs.quantised_layers import DEQUANTISED
 from ..runs.run import Run
 from ..targets.specs import Target
 from .assemble import Unnamed, assemble
@@ -88,6 +89,8 @@ class Request:
                 WhenceWarning,
                 stacklevel=3,
             )
+        if runs[0].trace.coverage.rounds_input:
+            warnings.warn(DEQUANTISED, WhenceWarning, stacklevel=3)
         opaque = runs[0].trace.coverage.opaque
         if opaque and runs[0].rulebook.rules:
             warnings.warn(

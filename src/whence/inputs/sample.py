@@ -63,7 +63,7 @@ class Reader(Protocol):
 
 def on_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return tensors on a model's device, floats in its precision."""
-    parameter = next(model.parameters())
+    parameter = next(p for p in model.parameters() if p.is_floating_point())  # others are packed integers
     return {
         name: t.to(parameter.device, parameter.dtype) if t.is_floating_point() else t.to(parameter.device)
         for name, t in tensors.items()

@@ -226,7 +226,8 @@ def token_limit(tokenizer: Any, model: nn.Module) -> int | None:
     most = getattr(getattr(model, "config", None), "max_position_embeddings", None)
     if not limits and isinstance(most, int) and most > 0:
         limits.append(most)
-    return min(limits, default=None)
+    virtual = getattr(getattr(model, "active_peft_config", None), "num_virtual_tokens", 0) or 0  # of a tuned prompt
+    return min(limits) - virtual if limits else None
 
 
 def _texts(raw: Any) -> tuple[str, ...]:

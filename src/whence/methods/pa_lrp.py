@@ -240,9 +240,12 @@ class PALRP(InputLevel):
         Backward passes from here on record the relevance of positions.
         """
         if run.windowed and not self._positions.precede(node_of(run.position(self.at)), run.tokens):
+            found = "is inside windows of its tokens, or over merged tokens"
+            if run.constant_keys:
+                found = f"reads {run.constant_keys} keys beside those of its tokens (a tuned prefix)"
             raise ModelError(
-                f"The model's attention is inside windows of its tokens, or over merged tokens, whose positions "
-                f"'{self.name}' does not follow. Methods that give positions no relevance of their own "
+                f"The model's attention {found}, whose positions '{self.name}' does not "
+                "follow. Methods that give positions no relevance of their own "
                 "(attn-lrp, conservative-lrp) work."
             )
         run.watch(*self._positions.encodings(run.tokens))

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ..capture.tape import depends_on
+from ..tracing.quantised import is_quantised
 
 BOUND = 2**30
 
@@ -31,7 +32,7 @@ class WeightAbsCache:
 
     def of(self, parameter: Tensor) -> Tensor | None:
         """Return ``|parameter|``, or ``None`` where it does not fit into the cache."""
-        if parameter.is_inference():
+        if parameter.is_inference() or is_quantised(parameter):  # changes of what it holds are not counted
             return None
         depends_on(parameter)
         state = (parameter._version, parameter.data_ptr(), parameter.dtype, parameter.device)

@@ -54,9 +54,8 @@ def require_attention(run: Run, method: str, *layers: int | None) -> None:
         )
     if run.windowed:
         raise ModelError(
-            "The model's attention is not between its tokens one by one, but inside windows of them, over merged ones "
-            f"or over features ({records[0].shape[2]} keys), which '{method}' does not roll up. Input-level methods "
-            "(conservative-lrp, gradient-x-input) work."
+            f"{_windows(run)}, which '{method}' does not roll up. Input-level methods (conservative-lrp, "
+            "gradient-x-input) work."
         )
     if _has_further_samples(run):
         raise ModelError(
@@ -117,6 +116,19 @@ def _has_parallel_attentions(run: Run) -> bool:
         if any(b.between(a) is None for a, b in itertools.pairwise(nodes)):
             return True
     return False
+
+
+def _windows(run: Run) -> str:
+    """Return what the first attention reads that the tokens of its block are not."""
+    if run.constant_keys:
+        return (
+            f"The model's attention reads {run.constant_keys} keys beside those of its tokens, the same for every "
+            "input (a tuned prefix)"
+        )
+    return (
+        "The model's attention is not between its tokens one by one, but inside windows of them, over merged ones or "
+        f"over features ({run.trace.attentions[0].shape[2]} keys)"
+    )
 
 
 def _has_further_samples(run: Run) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -56,6 +56,11 @@ class TextOrigin(_ValueEquality):
     spans: tuple[Span | None, ...]
     unread: tuple[Span, ...] = ()
     molecule: bool = False
+
+    def after(self, count: int) -> TextOrigin:
+        """Return the same text, read after so many tokens of the model's own (a tuned prompt)."""
+        own = tuple(f"[virtual {i + 1}]" for i in range(count))
+        return replace(self, tokens=own + self.tokens, spans=(None,) * count + self.spans)
 
     def pieces(self, scores: Sequence[float], words: bool = True) -> list[Piece]:
         """Cut the texts into words (or tokens) and the gaps between them; joined, they are the texts."""

@@ -22,9 +22,11 @@ from ..tracing.op_call import as_it_is, tensors_in
 from ..tracing.output_head import OutputHead
 from ..tracing.tensor_info import info_of, node_of
 from ..tracing.tracer import Trace
+from .answer_positions import first_given, last_given
 from .checkpointing import Checkpoints, held
 from .model_inputs import padding_of, repeated
 from .nonfinite import first_bad_value
+from .quantised_layers import dequantised_layers
 from .rerun import ReplacingTrace, Rerun
 from .run import Run
 from .token_streams import patch_places, split
@@ -92,6 +94,7 @@ def forwarded_once(
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
+        stack.enter_context(dequantised_layers(model))
         names = stack.enter_context(undisturbed(model))
         forward = Forward(model, args, kwargs, batch, methods[0], padding_of(kwargs), names, checkpoints, inside)
         runs = forward.runs(targets, reused=len(methods) > 1)
@@ -188,8 +191,10 @@ class Forward:
         with trace:
             if trace.replaced:
                 raise ModelError(AGAIN)
-            last = _last(self.model, trace, self.mask, self.batch, find_logits(outputs))
-            starts = [seed(outputs, target, self.batch, labels_of(self.model), last) for target in targets]
+            logits = find_logits(outputs)
+            last = last_given(self.model, trace, self.mask, self.batch, logits)
+            first = first_given(trace, logits)
+            starts = [seed(outputs, target, self.batch, labels_of(self.model), last, first) for target in targets]
         if rulebook.phase is None:
             starts = [replace(start, last=_last_linear(trace, start)) for start in starts]
         for start in starts:
@@ -318,19 +323,3 @@ def _last_linear(trace: Trace, start: Seed) -> LastLinear | None:
         return None
     made, of = trace.last_linear
     return LastLinear(*of) if info_of(start.output).node is made else None
-
-
-def _writes(model: nn.Module) -> bool:
-    """Return whether a model declares that it generates text: prefixes that it reads in both directions included."""
-    can = getattr(model, "can_generate", None)
-    return bool(can()) if callable(can) else False
-
-
-def _last(model: nn.Module, trace: Trace, mask: Tensor | None, batch: int, logits: Tensor | None) -> Tensor | None:
-    """The last real token of each sample, if the model writes text and answers at every position."""
-    if logits is None or logits.dim() != 3 or not (_writes(model) or any(r.causal for r in trace.attentions)):
-        return None
-    if mask is None or mask.shape != logits.shape[:2]:
-        return torch.full((batch,), logits.shape[1] - 1, device=logits.device)
-    positions = torch.arange(mask.shape[1], device=mask.device)
-    return torch.where(mask, -1, positions).amax(1)

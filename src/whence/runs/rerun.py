@@ -18,6 +18,7 @@ from ..tracing import operations as ops
 from ..tracing.autograd_graph import sent_back
 from ..tracing.axes import guess
 from ..tracing.op_call import Call, map_tensors, tensors_in
+from ..tracing.quantised import is_quantised
 from ..tracing.tensor_info import attach, node_of
 from ..tracing.tracer import Trace
 
@@ -50,6 +51,8 @@ class ReplacingTrace(Trace):
         kwargs = kwargs or {}
         op = ops.operation(func)
         if not self.gradients and not self.replaced:
+            if op.name == "linear":  # quantised layers compute what they did when they were traced
+                args, kwargs = map_tensors((args, kwargs), self._read)
             with torch.no_grad():
                 return func(*args, **kwargs)
         if self.replaced or op.inplace or not torch.is_grad_enabled():  # it may write to what is the model's own
@@ -66,6 +69,10 @@ class ReplacingTrace(Trace):
         attach(made, self._node("linear", (), guess(made.shape, (), self.batch)))
         self.last_linear = node_of(made), (*args, kwargs.get("bias"))[:3]
         return made
+
+    def _read(self, tensor: Tensor) -> Tensor:
+        """Return a quantised weight by the numbers that it stands for; other tensors as they are."""
+        return self._constant(tensor) if is_quantised(tensor) else tensor
 
 
 @dataclass

@@ -367,6 +367,14 @@ class Run:
         own = [dim for dim in node.token_axes if dim != (self.trace.batch,)]
         return keys not in own and token_dims(node.axes, keys) is None
 
+    @property
+    def constant_keys(self) -> int:
+        """How many keys, the same for every input, the first attention has beside those of tokens (a tuned prefix)."""
+        parts = self.keys[0].parts if len(self.keys) == 1 else ()
+        sources = [part.source for part in parts if part.source is not None]
+        own = self.boundaries[0].node.token_axes if self.boundaries else ()
+        return sum(part.length for part in parts if part.source is None) if sources and sources[0] in own else 0
+
     @cached_property
     def keys(self) -> Dim:
         """The axis that the first attention reads; without attention, that of the embedded input."""

@@ -41,6 +41,7 @@ class Seed:
         other: ``[batch]``, the class that it is contrasted with, if any.
         place: ``[batch]``, the position, for a model with an output at every position.
         length: the number of positions, for such a model.
+        first: how many of these, at the start, are of tokens of the model's own (a tuned prompt).
         last: the linear layer that made the logits, where a backward pass may start before it.
         chosen: weights that a method has set instead of those of the target.
     """
@@ -53,6 +54,7 @@ class Seed:
     other: Tensor | None = None
     place: Tensor | None = None
     length: int | None = None
+    first: int = 0
     last: LastLinear | None = None
     chosen: Tensor | None = None
 
@@ -189,7 +191,9 @@ def _no_class_axis(shape: list[int], batch: int) -> TargetError:
     )
 
 
-def seed(outputs: Any, target: Target, batch: int, labels: Mapping[int, str], last: Tensor | None) -> Seed:
+def seed(
+    outputs: Any, target: Target, batch: int, labels: Mapping[int, str], last: Tensor | None, first: int = 0
+) -> Seed:
     """Resolve a target against a model's outputs.
 
     Args:
@@ -198,6 +202,7 @@ def seed(outputs: Any, target: Target, batch: int, labels: Mapping[int, str], la
         batch: the number of samples.
         labels: the model's class names.
         last: ``[batch]``, the last real token of each sample, for models with an output at every position.
+        first: how many tokens of the model's own precede the user's at these positions.
     """
     logits = find_logits(outputs)
     if callable(target):
@@ -212,7 +217,7 @@ def seed(outputs: Any, target: Target, batch: int, labels: Mapping[int, str], la
     if isinstance(target, At):
         if logits.dim() != 3:
             raise TargetError(f"The model's output has shape {list(logits.shape)}: it has no positions to choose from.")
-        last = target.positions(batch, logits.shape[1]).to(logits.device)
+        last = target.positions(batch, logits.shape[1] - first).to(logits.device) + first
         target = target.target
     if isinstance(target, Chosen) and target.place is not None:
         last = target.place
@@ -229,7 +234,7 @@ def seed(outputs: Any, target: Target, batch: int, labels: Mapping[int, str], la
     if other is not None and bool((other == index).any()):
         raise TargetError(f"Class {int(index[other == index][0])} is contrasted with itself: give two classes.")
     place, length = (last, logits.shape[1]) if logits.dim() == 3 else (None, None)
-    return Seed(logits, index, prediction, rows, other=other, place=place, length=length)
+    return Seed(logits, index, prediction, rows, other=other, place=place, length=length, first=first)
 
 
 def _classes(target: Any, prediction: Tensor, count: int, labels: Mapping[int, str]) -> tuple[Tensor, Tensor | None]:

@@ -50,6 +50,7 @@ class Coverage:
         self._foreign: Counter[str] = Counter()
         self._doubtful: dict[int, str] = {}
         self.opaque: list[str] = []  # kernels that may be attentions
+        self.rounds_input = False  # whether quantised layers round what they read, too
         self.hidden: list[str] = []  # torch's own operations in code that is not seen: TorchScript, vmap, extensions
 
     def count(self, nodes: Iterable[Node], name: str, kind: str, rule: str | None) -> None:
@@ -79,6 +80,10 @@ class Coverage:
             self.hidden.append(name)
         self._foreign[name] += 1
         self.suspect(name.removesuffix("Backward"), inputs)
+
+    def rounds(self) -> None:
+        """Note a quantised layer that rounds what it reads, too."""
+        self.rounds_input = True
 
     @property
     def has_custom_functions(self) -> bool:

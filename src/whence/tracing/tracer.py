@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
+from ..capture.tape import checking
 from ..errors import ModelError
 from . import operations as ops
 from .attention_record import AttentionRecord
@@ -33,6 +34,7 @@ from .node import Node, walk
 from .op_call import Call, Classification, Hold, OutputNode, Rule, RuleResult, as_it_is, map_tensors, tensors_in
 from .op_kinds import classified
 from .output_head import OutputHead
+from .quantised import dequantised, is_quantised
 from .recognition.assembled import written
 from .recognition.contraction import summed_axes
 from .recognition.elementwise import (
@@ -45,7 +47,8 @@ from .recognition.elementwise import (
     stacked_activation,
 )
 from .recognition.lookups import lookup
-from .recognition.rewriting import Pattern, rewritten
+from .recognition.merged_layers import merged_layers
+from .recognition.rewriting import Pattern, equal, rewritten
 from .recognition.softmax import LOGARITHMIC, softmax
 from .reordering import moved_axes, selected_tokens
 from .replay import Recipe
@@ -69,6 +72,8 @@ from .tensor_parallel import is_split, refusal, refuse_split_table, refuse_split
 if TYPE_CHECKING:
     from ..propagation.ledger import Ledger
 
+
+_Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 #: kinds of operations that scores are made by, or that are before these
 PRODUCTS = ("matmul", "mix", "attention", "linear", "convolution", "norm")
@@ -136,7 +141,9 @@ class Trace(TorchFunctionMode):
         self._mixers: dict[int, int] = {}  # seq of the node that an attention wrote -> its index
         self._early: list[Tensor] | None = []  # tensors made before the first attention
         self._seq = 0
-        self._forms: list[Pattern] = []  # the patterns by which calls are being run in their usual form
+        # the patterns by which calls are being run in their usual form; without a rule that reads weights, a sum of
+        # linear layers is as good as one, and takes no memory for the weight of that
+        self._forms: list[Pattern] = [] if "linear" in rules else [merged_layers]
         self._held: list[Tensor] = []  # what exponentials were taken of since the last residual addition
         self.sparse_rows = SparseRows()
         self._hidden = False  # whether something was made while gradients were switched off
@@ -199,7 +206,9 @@ class Trace(TorchFunctionMode):
             op = op._replace(inplace=True)
         tensors = tensors_in(*args, *kwargs.values())
         if [t for t in tensors if type(t) is not Tensor and isinstance(t, torch.nn.Parameter)]:
-            args, kwargs = map_tensors((args, kwargs), self._constant)
+            given = args, kwargs
+            args, kwargs = map_tensors(given, self._constant)
+            self._compare(op, func, given, (args, kwargs))
             tensors = [self._constant(t) for t in tensors]
         if self.rules and self._hidden and [t for t in tensors if info_of(t).visible is not None]:
             args, kwargs = map_tensors((args, kwargs), opened)
@@ -298,7 +307,7 @@ class Trace(TorchFunctionMode):
         return node_of(self.autograd_graph.attach(tensor, node))
 
     def _constant(self, tensor: Tensor) -> Tensor:
-        """A parameter, detached, under its name."""
+        """A parameter, detached, under its name; a quantised one by the numbers that it stands for."""
         if type(tensor) is Tensor or not isinstance(tensor, torch.nn.Parameter):
             return tensor
         constant = self._constants.get(id(tensor))
@@ -310,9 +319,18 @@ class Trace(TorchFunctionMode):
             if is_split(tensor):
                 self._split(tensor)
             name = self.names.get(id(tensor), "")
-            constant = inform(tensor.detach(), parameter=tensor, name=name, made_of=frozenset({id(tensor)}))
+            value = dequantised(tensor) if is_quantised(tensor) else tensor.detach()
+            constant = inform(value, parameter=tensor, name=name, made_of=frozenset({id(tensor)}))
             self._constants[id(tensor)] = constant
         return constant
+
+    def _compare(self, op: ops.Operation, func: Callable[..., Any], given: _Arguments, plain: _Arguments) -> None:
+        """Let coverage know of a layer that differs from the one with dequantised weights: it rounds its input, too."""
+        if op.name != "linear" or not any(map(is_quantised, tensors_in(*given[0]))):
+            return
+        with torch.no_grad(), checking():
+            if not equal(func(*plain[0], **plain[1]), func(*given[0], **given[1])):
+                self.coverage.rounds()
 
     def _split(self, weight: Tensor) -> None:
         """Note that the model is split over processes; sums for the ledger would be those of one process."""

@@ -26,6 +26,7 @@ from .constant_maps import constant_features, mixed_stack, usual_map
 from .contraction import pairwise, separate
 from .deviation import folded, own_statistics, stored_statistics
 from .joined_attention import joined
+from .merged_layers import merged_layers
 from .origins import is_over_stack
 from .softmax import log_softmax
 from .sums import COMPLETING, gated_sum, undone, usual_sum
@@ -195,6 +196,7 @@ def _exponent(node: Node) -> object:
 
 _PATTERNS: list[tuple[Set[str], Pattern]] = [
     ({"addmm", "addmv", "index_add"}, _summing),
+    ({"add", "sub"}, merged_layers),
     ({"add", "sub"}, gated_sum),
     (COMPLETING, usual_sum),
     ({"sub"}, log_softmax),
