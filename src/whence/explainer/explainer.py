@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .._utils.offloading import device_of
 from .._utils.progress import track
 from ..errors import InputError, MethodError, ModelError, TargetError, WhenceError
 from ..explanations.explanation import Explanation, Explanations
@@ -380,12 +381,13 @@ class Explainer:
 
     def placed(self, inputs: Any) -> Any:
         """Return inputs on the model's device, floats in its precision."""
-        parameter = next(self.model.parameters(), torch.zeros(()))
+        device = device_of(self.model)
+        dtype = next(self.model.parameters(), torch.zeros(())).dtype
 
         def place(t: Any) -> Any:
             if not isinstance(t, Tensor):
                 return t
-            return t.to(parameter.device, parameter.dtype) if t.is_floating_point() else t.to(parameter.device)
+            return t.to(device, dtype) if t.is_floating_point() else t.to(device)
 
         if isinstance(inputs, Mapping):
             return {k: place(v) for k, v in inputs.items()}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from .._utils.offloading import device_of
 from ..results.input_origin import Origin
 
 if TYPE_CHECKING:
@@ -61,9 +62,9 @@ class Reader(Protocol):
 
 def on_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return tensors on a model's device, floats in its precision."""
-    parameter = next(model.parameters())
+    device, dtype = device_of(model), next(model.parameters()).dtype
     return {
-        name: t.to(parameter.device, parameter.dtype) if t.is_floating_point() else t.to(parameter.device)
+        name: t.to(device, dtype) if t.is_floating_point() else t.to(device)
         for name, t in tensors.items()
     }
 
