@@ -10,6 +10,7 @@ from torch import nn
 
 from .._utils.offloading import loaded
 from .tensor_info import forget, info_of
+from .tensor_parallel import gathered
 
 
 @contextlib.contextmanager
@@ -19,7 +20,7 @@ def undisturbed(model: nn.Module) -> Iterator[dict[int, str]]:
     Yields:
         The name of each parameter, by ``id``.
     """
-    with loaded(model), _evaluating(model) as names:
+    with loaded(model), gathered(model), _evaluating(model) as names:
         yield names
 
 
