@@ -29,7 +29,7 @@ def _evaluating(model: nn.Module) -> Iterator[dict[int, str]]:
     """Evaluation mode, compiled submodules as they were written; the names of parameters."""
     modules = list(model.named_modules())
     named = ((id(p), f"{at}.{name}" if at else name) for at, m in modules for name, p in m._parameters.items())
-    flags = [m for _, m in modules if m.training]
+    flags = [m for _, m in modules if getattr(m, "training", False)]  # a frozen script has no flag
     compiled = any("_orig_mod" in m._modules or getattr(m, "_compiled_call_impl", None) for _, m in modules)
     try:
         for m in flags:
