@@ -29,26 +29,33 @@ def is_offloaded(model: nn.Module) -> bool:
 def loaded(model: nn.Module) -> Iterator[None]:
     """Load offloaded weights until the block ends: the same parameters are then used by every forward pass.
 
-    The hooks that load and free them for each module do not do so inside. Afterwards the hooks, and all tensors on the
-    meta device, are those that were found.
+    The hooks that load and free them for each module do not do so inside. Afterwards the hooks, the parameters and all
+    buffers on the meta device are those that were found.
     """
-    offloaded = [(module, hook) for module in model.modules() for hook in _hooks(module) if hook.offload]
-    tables = [t for m in model.modules() for t in (m._parameters, m._buffers)] if offloaded else []
-    absent = [(table, name, t) for table in tables for name, t in table.items() if t is not None and t.is_meta]
+    if not is_offloaded(model):
+        yield
+        return
+    hooks = [(module, hook, dict(vars(hook))) for module in model.modules() for hook in _hooks(module)]
+    parameters = [(m._parameters, name, p) for m in model.modules() for name, p in m._parameters.items()]
+    buffers = [(m._buffers, name, b) for m in model.modules() for name, b in m._buffers.items()]
+    absent = [(table, name, b) for table, name, b in buffers if b is not None and b.is_meta]
     try:
         with contextlib.ExitStack() as stack:
-            for module, hook in offloaded:
-                stack.enter_context(_loaded_by(hook, module))
+            for module, hook, _ in hooks:
+                if hook.offload:
+                    stack.enter_context(_loaded_by(hook, module))
             yield
     finally:
-        for table, name, tensor in absent:
-            table[name] = tensor
+        for _, hook, found in hooks:
+            vars(hook).clear()
+            vars(hook).update(found)
+        for table, name, tensor in (*parameters, *absent):
+            table[name] = tensor  # type: ignore[assignment]  # of either table
 
 
 @contextlib.contextmanager
 def _loaded_by(hook: Any, module: nn.Module) -> Iterator[None]:
     """Load what one hook offloads."""
-    found = dict(vars(hook))
     try:
         hook.pre_forward(module)
         hook.offload = False  # it is loaded: forward passes inside are to leave it where it is
@@ -56,8 +63,6 @@ def _loaded_by(hook: Any, module: nn.Module) -> Iterator[None]:
     finally:
         hook.offload = True
         hook.post_forward(module, None)  # which also frees its share of tied weights
-        vars(hook).clear()
-        vars(hook).update(found)
 
 
 def _hooks(module: nn.Module) -> list[Any]:

@@ -63,10 +63,7 @@ class Reader(Protocol):
 def on_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return tensors on a model's device, floats in its precision."""
     device, dtype = device_of(model), next(model.parameters()).dtype
-    return {
-        name: t.to(device, dtype) if t.is_floating_point() else t.to(device)
-        for name, t in tensors.items()
-    }
+    return {name: t.to(device, dtype) if t.is_floating_point() else t.to(device) for name, t in tensors.items()}
 
 
 def collate(samples: Sequence[Sample]) -> dict[str, Tensor]:
