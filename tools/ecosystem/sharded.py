@@ -213,6 +213,6 @@ CASES = [
     Case("FSDP2 (fully_shard), two processes", "torch", shared(fsdp2)),
     Case("tensor parallel (parallelize_module), two processes", "torch", shared(tensor_parallel)),
     Case("torch.compile", "torch", wrapped(torch.compile)),
-    Case("torch.export", "torch", wrapped(lambda model: torch.export.export(model, (IDS,)).module())),
+    Case("torch.export", "torch", wrapped(lambda model: torch.export.export(model, (), {"input_ids": IDS}).module())),
     Case("torch.jit.trace", "torch", wrapped(scripted)),
 ]

@@ -10,6 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
+#: a table of a module's tensors, a name in it, and what was found there
+_Place = tuple[dict[str, Any], str, Any]
+
 
 def device_of(model: nn.Module) -> torch.device | None:
     """Return the device that a model takes its inputs on; ``None`` if it has no parameters."""
@@ -36,9 +39,9 @@ def loaded(model: nn.Module) -> Iterator[None]:
         yield
         return
     hooks = [(module, hook, dict(vars(hook))) for module in model.modules() for hook in _hooks(module)]
-    parameters = [(m._parameters, name, p) for m in model.modules() for name, p in m._parameters.items()]
+    parameters: list[_Place] = [(m._parameters, name, p) for m in model.modules() for name, p in m._parameters.items()]
     buffers = [(m._buffers, name, b) for m in model.modules() for name, b in m._buffers.items()]
-    absent = [(table, name, b) for table, name, b in buffers if b is not None and b.is_meta]
+    absent: list[_Place] = [(table, name, b) for table, name, b in buffers if b is not None and b.is_meta]
     try:
         with contextlib.ExitStack() as stack:
             for module, hook, _ in hooks:
@@ -50,7 +53,7 @@ def loaded(model: nn.Module) -> Iterator[None]:
             vars(hook).clear()
             vars(hook).update(found)
         for table, name, tensor in (*parameters, *absent):
-            table[name] = tensor  # type: ignore[assignment]  # of either table
+            table[name] = tensor
 
 
 @contextlib.contextmanager

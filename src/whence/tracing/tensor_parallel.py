@@ -60,7 +60,7 @@ def gathered(model: nn.Module) -> Iterator[None]:
             "(FSDP2), or load the whole model from its full state dict in one process."
         )
     sharded = [m for m in modules if isinstance(m, library.FSDPModule)]  # type: ignore[union-attr]  # as above
-    if any(m._get_fsdp_state()._mp_policy.param_dtype is not None for m in sharded):  # type: ignore[operator]
+    if any(m._get_fsdp_state()._mp_policy.param_dtype is not None for m in sharded):
         raise ModelError(
             "The model is sharded by fully_shard with a mixed-precision policy, which casts weights and inputs in "
             "hooks that an explanation runs without. Shard it without `mp_policy`, in the precision to be explained."
