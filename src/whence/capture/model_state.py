@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .._utils.offloading import is_offloaded
 from .tape import CaptureError
 
 #: values that a tensor of the model is compared by, where something was computed of it in advance
@@ -84,6 +85,8 @@ class ModelState:
         self._tensors: dict[int, Tensor] = {}
         self._arrays: dict[int, np.ndarray[Any, Any]] = {}
         seen: set[int] = set()
+        if is_offloaded(model):
+            raise CaptureError("the model's weights are offloaded, and loaded for each explanation")
         if not all(map(_observes, _forward_hooks(model))):
             raise CaptureError("the model has forward hooks, whose code a replay would not run")
         for module in model.modules():

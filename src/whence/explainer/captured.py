@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._utils.offloading import device_of
 from ..capture.function_key import function_key
 from ..capture.model_state import ModelState
 from ..capture.nested import leaves, mapped
@@ -410,7 +411,7 @@ def _chosen(known: _Signature, targets: Sequence[Any], batch: int, request: Requ
     """Return targets in tensors, functions as they are."""
     labels = labels_of(request.model)
     names = labels if len(labels) == known.classes else {}
-    device = next((p.device for p in request.model.parameters()), torch.device("cpu"))
+    device = device_of(request.model) or torch.device("cpu")
 
     def classes(target: Any) -> Tensor | None:
         given = class_indices(target, batch, known.classes, names)

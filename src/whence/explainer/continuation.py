@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._utils.offloading import device_of
 from .._utils.type_checks import require_positive
 from .._utils.unwrapped import unwrapped
 from ..errors import InputError, ModelError
@@ -88,7 +89,7 @@ class Prompt:
         for name, tensor in self.more.items():
             of_tokens = self._has_kinds(tensor)
             more[name] = torch.nn.functional.pad(tensor, (0, len(ids)), value=kind) if of_tokens else tensor
-        device = next(model.parameters()).device
+        device = device_of(model)
         return {**_arguments([*self.ids, *ids], device), **on_model(model, more)}
 
     def continued(self, model: nn.Module, ids: Sequence[int]) -> dict[str, Tensor]:
@@ -157,7 +158,7 @@ def continue_prompt(
     if room is not None and taken + len(ids) > room:
         what = "The continuation has" if encoder_decoder else "Prompt and continuation have"
         raise InputError(f"{what} {taken + len(ids)} tokens and the model takes {room}: give a shorter text.")
-    device = next(model.parameters()).device
+    device = device_of(model)
     if encoder_decoder:
         return _of_encoder_decoder(reader, prompt, start, ids, device)
     return _of_decoder(reader, prompt, ids, prompt.continued(model, ids))
@@ -209,7 +210,7 @@ def _of_decoder(reader: TextReader, prompt: Prompt, ids: list[int], inputs: dict
 
 
 def _of_encoder_decoder(
-    reader: TextReader, prompt: Prompt, start: int, ids: list[int], device: torch.device
+    reader: TextReader, prompt: Prompt, start: int, ids: list[int], device: torch.device | None
 ) -> Continuation:
     """Return the prompt as the encoder's input, and the continuation, shifted by one, as the decoder's."""
     shifted = [start, *ids[:-1]]
@@ -223,7 +224,7 @@ def _of_encoder_decoder(
     return Continuation(inputs, origins, ids, 0, prompt.special)
 
 
-def _arguments(ids: list[int], device: torch.device) -> dict[str, Tensor]:
+def _arguments(ids: list[int], device: torch.device | None) -> dict[str, Tensor]:
     given = torch.tensor([ids], device=device)
     return {"input_ids": given, "attention_mask": torch.ones_like(given)}
 

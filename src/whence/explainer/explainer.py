@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .._utils.offloading import device_of
 from .._utils.progress import track
 from .._utils.unwrapped import forward_parameters, unwrapped
 from ..errors import InputError, MethodError, ModelError, TargetError, WhenceError
@@ -20,7 +21,7 @@ from ..explanations.explanation import Explanation, Explanations
 from ..inputs.factory import reader_for
 from ..inputs.model_objects import ModelParts, parts_of
 from ..inputs.pretrained import load_parts
-from ..inputs.sample import Sample, batches, collate
+from ..inputs.sample import Sample, batches, collate, precision_of
 from ..inputs.speech import SpeechReader
 from ..inputs.text import TextReader
 from ..inputs.vision_language import VisionLanguageReader
@@ -375,13 +376,12 @@ class Explainer:
 
     def placed(self, inputs: Any) -> Any:
         """Return inputs on the model's device, floats in its precision."""
-        floats = (p for p in self.model.parameters() if p.is_floating_point())  # others are packed integers
-        parameter = next(floats, torch.zeros(()))
+        device, dtype = device_of(self.model), precision_of(self.model)
 
         def place(t: Any) -> Any:
             if not isinstance(t, Tensor):
                 return t
-            return t.to(parameter.device, parameter.dtype) if t.is_floating_point() else t.to(parameter.device)
+            return t.to(device, dtype) if t.is_floating_point() else t.to(device)
 
         if isinstance(inputs, Mapping):
             return {k: place(v) for k, v in inputs.items()}

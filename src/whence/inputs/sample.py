@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from .._utils.offloading import device_of
 from ..results.input_origin import Origin, TextOrigin
 
 if TYPE_CHECKING:
@@ -63,11 +64,13 @@ class Reader(Protocol):
 
 def on_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return tensors on a model's device, floats in its precision."""
-    parameter = next(p for p in model.parameters() if p.is_floating_point())  # others are packed integers
-    return {
-        name: t.to(parameter.device, parameter.dtype) if t.is_floating_point() else t.to(parameter.device)
-        for name, t in tensors.items()
-    }
+    device, dtype = device_of(model), precision_of(model)
+    return {name: t.to(device, dtype) if t.is_floating_point() else t.to(device) for name, t in tensors.items()}
+
+
+def precision_of(model: nn.Module) -> torch.dtype:
+    """Return the precision of a model's floating-point inputs: that of its parameters; packed integers are none."""
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
 
 
 def collate(samples: Sequence[Sample]) -> dict[str, Tensor]:

@@ -209,6 +209,7 @@ class Forward:
         rulebook = replace(self.method.rulebook(), inside=self.inside)
         if rulebook.phase is not None:
             rulebook.phase.mask(self.mask is not None)
+        self._refuse_script(rulebook)
         if self.checkpoints > 1 and (rulebook.phase is not None or rulebook.maps):
             raise MethodError(
                 f"'{self.method.name}' goes back twice, or looks at all attention maps at once, so `checkpoints` "
@@ -216,6 +217,21 @@ class Forward:
                 "generic-attention, grad-cam."
             )
         return rulebook
+
+    def _refuse_script(self, rulebook: Rulebook) -> None:
+        """Refuse a model that is TorchScript as a whole, where more is read of it than its gradient at its inputs."""
+        if not isinstance(self.model, torch.jit.ScriptModule):
+            return
+        inside = bool(rulebook.rules) or rulebook.maps or rulebook.phase is not None
+        given = [t for t in (*self.args, *self.kwargs.values()) if isinstance(t, Tensor)]
+        if inside or not any(t.is_floating_point() for t in given):
+            what = "rules or attention maps" if inside else "embeddings of integers"
+            raise ModelError(
+                f"The model is TorchScript (torch.jit.trace or torch.jit.script), whose operations are not seen: "
+                f"'{self.method.name}' needs {what} inside it. Explain the model that the script was made from. For "
+                "floating-point inputs, methods that need gradients alone also work on a script: gradient-x-input, "
+                "integrated-gradients, saliency and smooth-grad with at='pixel'."
+            )
 
     def _traced(
         self, rulebook: Rulebook, replaced: Mapping[int, Tensor] | None, learned: frozenset[int]
@@ -247,6 +263,13 @@ class Forward:
             named = {k: trace.input(k, v) if isinstance(v, Tensor) else v for k, v in kwargs.items()}
             try:
                 return self.model._call_impl(*placed, **named)  # as model(...), but not compiled
+            except NotImplementedError as error:
+                if not str(error).startswith("FlexAttention"):
+                    raise
+                raise ModelError(
+                    f"The model computes attention by torch's FlexAttention: {error} Load the model with attention "
+                    'that can be differentiated here (HuggingFace: attn_implementation="sdpa").'
+                ) from error
             except AssertionError as error:
                 if not str(error).startswith("Guard failed"):
                     raise

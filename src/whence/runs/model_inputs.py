@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError, NumericalError
+from .._utils.offloading import device_of
+from ..errors import InputError, ModelError, NumericalError
 from ..targets.specs import At, Contrast
 
 Inputs = Tensor | Sequence[Any] | Mapping[str, Any]
@@ -74,7 +75,12 @@ def _check_lengths(tensors: Mapping[str, Tensor]) -> None:
 
 
 def _check_devices(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    there = next((p.device for p in model.parameters()), None)
+    there = device_of(model)
+    if there is not None and there.type == "meta":
+        raise ModelError(
+            "The model's weights are on the meta device: they have shapes and no values. Load them "
+            "(from_pretrained, or model.to_empty(device='cpu') and model.load_state_dict) and explain again."
+        )
     for name, t in tensors.items():
         if there is not None and t.device != there:
             raise InputError(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import ModelError
+
+#: the package whose hooks gather and free the weights of FSDP2
+FSDP = "torch.distributed.fsdp"
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -38,6 +43,42 @@ def refusal(name: str, tensor: Tensor) -> ModelError:
         "blocks would be those of one process. Use a method that is read at the input (conservative-lrp, attn-lrp, "
         "gradient-x-input, integrated-gradients, occlusion), or load the whole model in one process."
     )
+
+
+@contextlib.contextmanager
+def gathered(model: nn.Module) -> Iterator[None]:
+    """Gather the weights that FSDP shards until the block ends: inside, the model runs as one that is not sharded.
+
+    FSDP's own hooks, which gather and free weights for each forward and backward pass, are off inside.
+    """
+    library = sys.modules.get(FSDP)  # without it nothing is sharded
+    modules = [] if library is None else list(model.modules())
+    if any(isinstance(m, library.FullyShardedDataParallel) for m in modules):  # type: ignore[union-attr]  # no modules
+        raise ModelError(
+            "The model is wrapped in FullyShardedDataParallel (FSDP1), which checks and replaces its flat parameters "
+            "with torch operations during each forward pass, so that it cannot be traced. Shard it with fully_shard "
+            "(FSDP2), or load the whole model from its full state dict in one process."
+        )
+    sharded = [m for m in modules if isinstance(m, library.FSDPModule)]  # type: ignore[union-attr]  # as above
+    if any(m._get_fsdp_state()._mp_policy.param_dtype is not None for m in sharded):
+        raise ModelError(
+            "The model is sharded by fully_shard with a mixed-precision policy, which casts weights and inputs in "
+            "hooks that an explanation runs without. Shard it without `mp_policy`, in the precision to be explained."
+        )
+    found = [(hooks, dict(hooks)) for m in sharded for hooks in (m._forward_pre_hooks, m._forward_hooks)]
+    try:
+        for module in sharded:
+            module.unshard()
+        for hooks, before in found:
+            for key in [k for k, h in before.items() if getattr(h, "__module__", "").startswith(FSDP)]:
+                del hooks[key]
+        yield
+    finally:
+        for hooks, before in found:
+            hooks.clear()
+            hooks.update(before)
+        for module in sharded:
+            module.reshard()
 
 
 def refuse_split_table(tensors: list[Tensor]) -> None:
