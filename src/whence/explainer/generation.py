@@ -11,8 +11,9 @@ import functools
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -35,6 +36,10 @@ from .attach_inputs import with_layout
 from .chat_template import apply_template
 from .continuation import Continuation, Prompt, continue_prompt, transcribe
 from .explain import explain
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
 
 
 class Generation(DisplayMixin, Sequence[Explanation]):
@@ -110,6 +115,37 @@ class Generation(DisplayMixin, Sequence[Explanation]):
         values = scores.detach().double().cpu().numpy()
         title = f"What each token written came from, {self.explanations[0].method}"
         return Table(title, values, tuple(self.tokens), names, "written", "came from")
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """Return :attr:`matrix` as an array ``[generated, tokens]``."""
+        return np.array(self.explanations, dtype=dtype, copy=copy)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain Python values, which ``json.dumps`` takes: see ``Explanation.to_dict``.
+
+        Returns:
+            ``prompt``, ``text``, ``tokens`` (the generated ones) and ``explanations``, one for each of these.
+        """
+        return {
+            "prompt": self.prompt, "text": self.text, "tokens": self.tokens,
+            "explanations": [e.to_dict() for e in self.explanations],
+        }  # fmt: skip
+
+    def plot(
+        self,
+        ax: Any = None,
+        *,
+        cmap: str | Colormap | None = None,
+        alpha: float | None = None,
+        size: tuple[float, float] | None = None,
+        stream: str | None = None,
+        limit: float | None = None,
+    ) -> Axes:
+        """Draw the table of generated tokens by tokens on matplotlib axes: see ``Explanation.plot``.
+
+        ``g[i].plot()`` draws the explanation of one generated token, ``g[2:5].plot()`` those of several.
+        """
+        return self.table(stream).plot(ax, cmap=cmap, alpha=alpha, size=size, limit=limit)
 
     def show(self) -> None:
         """Print the table of generated tokens by tokens."""
