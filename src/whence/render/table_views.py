@@ -170,4 +170,4 @@ def plot(axes: Axes, table: ScoreGrid, cmap: str | Colormap | None, alpha: float
     colours = palette_map(signed_scores) if cmap is None else cmap
     fonts = Fonts(keep=False)
     draw_on(axes, table, Paint(checked_limit(limit) or table.limit, colours, signed_scores, alpha), fonts)
-    axes.set_title(fonts.show(label(table.title)), fontproperties=fonts.properties(9), loc="left", parse_math=False)
+    axes.set_title(fonts.show(label(table.title)), fontproperties=fonts.properties(9), parse_math=False)

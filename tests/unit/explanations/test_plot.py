@@ -305,7 +305,7 @@ def test_a_table_is_drawn_with_its_names_and_values():
     assert isinstance(ax, Axes)
     assert np.array_equal(ax.images[0].get_array(), values)
     assert [t.get_text() for t in ax.get_yticklabels()] == ["a", "b", "$c$"]
-    assert ax.get_title(loc="left") == "the $title$"
+    assert ax.get_title() == "the $title$"
     assert np.array_equal(np.asarray(table), values)
     assert table.plot(limit=9).images[0].norm.vmin == -9
     with pytest.raises(InputError, match="a positive number"):
@@ -324,3 +324,10 @@ def test_generated_text_is_plotted_as_a_table():
     assert ax.images[0].get_array().tolist() == [[2, 0, 0], [1, 3, 0]]
     assert [t.get_text() for t in ax.get_xticklabels()] == ["to", "be", "or"]
     assert len(Generation(found)[:2].plot()) == 2
+
+
+def test_the_title_can_be_replaced(text):
+    ax = text.plot()
+    assert ax.get_title() == f"conservative-lrp for positive ({100 * float(text.probabilities[0, 1]):.0f} %)"
+    ax.set_title("mine")
+    assert [ax.get_title(loc) for loc in ("left", "center", "right")] == ["", "mine", ""]

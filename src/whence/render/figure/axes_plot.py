@@ -113,7 +113,7 @@ def plot(
     else:
         bars_on(ax, panel.scores, Paint(limit or view.limit, cmap, view.signed, alpha))
     title = phrases.flat(f"{phrases.method(view)} {phrases.target(view)}")
-    ax.set_title(fonts.show(title), fontproperties=fonts.properties(TITLE), loc="left", parse_math=False)
+    ax.set_title(fonts.show(title), fontproperties=fonts.properties(TITLE), parse_math=False)
 
 
 def checked_limit(limit: float | None) -> float | None:
@@ -154,7 +154,9 @@ def _word_bars(ax: Axes, panel: Panel, paint: Paint, fonts: Fonts, limit: float 
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.tick_params(axis="y", length=0)
     left_out = len(words) - len(shown)
-    ax.set_xlabel(f"score (the {len(shown)} strongest of {len(words):,} words)" if left_out else "score", fontsize=TITLE)
+    ax.set_xlabel(
+        f"score (the {len(shown)} strongest of {len(words):,} words)" if left_out else "score", fontsize=TITLE
+    )
 
 
 def chosen_panel(view: View, stream: str | None) -> Panel:
