@@ -1,7 +1,7 @@
 """Examples of the documentation that need another library run, and print what stands below them, where it is installed.
 
-On these pages, a block of Python that always runs is fenced by ``python``, one that needs a library beyond the extras and
-development packages of Whence by ``py``. Every such block goes on from the blocks of the page that always run.
+On these pages, a block of Python that always runs is fenced by ``python``, one that needs a library beyond the extras
+and development packages of Whence by ``py``. Every such block goes on from the blocks of the page that always run.
 """
 
 from __future__ import annotations
