@@ -213,6 +213,7 @@ class Explanation(DisplayMixin, Result):
             - ``notes``: caveats.
 
         Example:
+            >>> import json
             >>> json.dumps(e.to_dict())
         """
         return plain_values.to_dict(self)
