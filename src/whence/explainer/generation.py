@@ -11,7 +11,7 @@ import functools
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -38,6 +38,10 @@ from .chat_template import apply_template
 from .continuation import Continuation, Prompt, continue_prompt, transcribe
 from .explain import explain
 from .transcript_times import Floats, TimedWord, in_columns, time_words, words_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
 
 
 class Generation(DisplayMixin, Sequence[Explanation]):
@@ -141,6 +145,37 @@ class Generation(DisplayMixin, Sequence[Explanation]):
         """The audio that the text is a transcript of."""
         origin = self.explanations[0].origins[0].get("audio")
         return origin if isinstance(origin, AudioOrigin) else None
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """Return :attr:`matrix` as an array ``[generated, tokens]``."""
+        return np.array(self.explanations, dtype=dtype, copy=copy)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain Python values, which ``json.dumps`` takes: see ``Explanation.to_dict``.
+
+        Returns:
+            ``prompt``, ``text``, ``tokens`` (the generated ones) and ``explanations``, one for each of these.
+        """
+        return {
+            "prompt": self.prompt, "text": self.text, "tokens": self.tokens,
+            "explanations": [e.to_dict() for e in self.explanations],
+        }  # fmt: skip
+
+    def plot(
+        self,
+        ax: Any = None,
+        *,
+        cmap: str | Colormap | None = None,
+        alpha: float | None = None,
+        size: tuple[float, float] | None = None,
+        stream: str | None = None,
+        limit: float | None = None,
+    ) -> Axes:
+        """Draw the table of generated tokens by tokens on matplotlib axes: see ``Explanation.plot``.
+
+        ``g[i].plot()`` draws the explanation of one generated token, ``g[2:5].plot()`` those of several.
+        """
+        return self.table(stream).plot(ax, cmap=cmap, alpha=alpha, size=size, limit=limit)
 
     def show(self) -> None:
         """Print the table of generated tokens by tokens."""

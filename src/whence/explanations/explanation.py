@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,10 +16,16 @@ from ..errors import FileError, InputError, WhenceError
 from ..render.view_model import Card
 from ..results import serialization
 from ..results.result import Result
+from ..results.rows import to_array
 from ..results.validation import first_fault
+from . import plain_values
 from .inside_tables import table
 from .score_table import Table
-from .view_builder import cards
+from .view_builder import cards, view
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
 
 
 def _figure(kind: str) -> Callable[[list[Card]], bytes]:
@@ -48,7 +56,9 @@ RENDERERS: dict[str, Callable[[list[Card]], bytes]] = {
 
 
 class DisplayMixin:
-    """A mixin that shows and saves explanations."""
+    """A mixin that shows, saves and plots explanations, and hands them to other libraries."""
+
+    __array_priority__ = 1000  # numpy leaves ``2 * e`` to the explanation, as to a tensor
 
     def results(self) -> list[Result]:
         """Return the results to show, in order."""
@@ -90,6 +100,72 @@ class DisplayMixin:
         atomic_files.write(path, self.content(ending))
         return path
 
+    def to_pandas(self, by: str = "position") -> Any:
+        """Return a tidy pandas data frame: one row per position, or per word.
+
+        Columns that no row has are left out.
+
+        - ``sample``: the number of the sample, counted over all explanations; ``method``, ``target``.
+        - ``stream``, ``position``: the stream of tokens, and the position in it.
+        - texts: ``token`` as the tokenizer writes it; ``text``, characters ``start`` to ``end`` of the user's own
+          string (of a pair, of string number ``part``).
+        - images: ``row`` and ``column`` of the patch, and its box ``left``, ``top``, ``right``, ``bottom`` in pixels of
+          the user's image.
+        - audio: ``start_second``, ``end_second``; series: ``start_step``, ``end_step``.
+        - ``special``: whether the position is no part of the user's input; ``score``.
+
+        Args:
+            by: ``"position"``, so that the scores of a stream add up to those of the explanation; ``"word"``, a row for
+                each word of a text, without special tokens (other inputs have a row for each position).
+
+        Example:
+            >>> e.to_pandas(by="word").sort_values("score")
+        """
+        return plain_values.to_pandas(self.results(), by)
+
+    def plot(
+        self,
+        ax: Any = None,
+        *,
+        cmap: str | Colormap | None = None,
+        alpha: float | None = None,
+        size: tuple[float, float] | None = None,
+        stream: str | None = None,
+        limit: float | None = None,
+    ) -> Axes | np.ndarray[Any, Any]:
+        """Draw the scores on matplotlib axes, in the style that you have set there.
+
+        A text is a bar for each word, an image is pale under its heat map, a waveform or a series is a line over bands
+        of colour, anything else a bar for each position. Nothing is shown and pyplot's current figure stays what it is.
+
+        Args:
+            ax: axes to draw on; of several samples, one for each. ``None`` makes a new figure, one row for each sample.
+            cmap: matplotlib's colour map, or its name, from minus the strongest score to the strongest (from 0 if no
+                score is negative). ``None`` uses the colours of ``show`` and ``save``: red for the target, blue
+                against it, transparent at 0.
+            alpha: opacity of the scores' colours, 0 to 1.
+            size: width and height in inches of the figure made where no axes are given.
+            stream: the stream of tokens to draw; the first by default.
+            limit: the score that gets full colour, to plot several explanations on one scale.
+
+        Returns:
+            The axes; of several samples, an array of them. ``axes.figure`` is the figure: it can be saved, and a
+            notebook shows it. For a colour bar of an image, audio or series: ``figure.colorbar(axes.images[-1])``.
+
+        Example:
+            >>> e.plot().figure.savefig("why.png")
+            >>> fig, ax = plt.subplots(1, 2)
+            >>> e.plot(ax[0], cmap="coolwarm")
+        """
+        from ..render.figure.axes_plot import axes_for, chosen_panel, fitting, plot
+
+        shown = [view(one) for result in self.results() for one in result]
+        panels = [chosen_panel(v, stream) for v in shown]
+        axes = axes_for(len(shown), ax, size or fitting(panels))
+        for each, v, panel in zip(axes, shown, panels, strict=True):
+            plot(each, v, panel, cmap, alpha, limit)
+        return axes[0] if len(axes) == 1 and not isinstance(self, list) else np.array(axes, dtype=object)
+
     def content(self, ending: str) -> bytes:
         """Return the bytes that :meth:`save` writes into a file of that ending.
 
@@ -114,6 +190,33 @@ class Explanation(DisplayMixin, Result):
     def results(self) -> list[Result]:
         """Return the explanation itself, as a list."""
         return [self]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """Return :attr:`scores` as an array ``[B, S]``; those of bfloat16 become float32."""
+        return to_array(self.scores, dtype, copy)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the explanation as plain Python values, which ``json.dumps`` takes: numbers, strings, lists, maps.
+
+        For other programs to read; ``save("why.json")`` keeps every bit for :func:`whence.load`.
+
+        Returns:
+            ``method``, ``options``, ``task``, ``coverage`` (operations ``seen``, ``ruled``, ``plain``; ``share`` with a
+            rule) and ``samples``, a list with, for each sample:
+
+            - ``target``, ``target_index``, ``target_probability``, ``value`` (its logit), ``prediction``,
+              ``prediction_index``, ``probability``;
+            - ``streams``: for each stream its ``kind`` and ``words`` and ``tokens``, ``patches``, ``frames``, ``steps``
+              or ``positions``, each with its ``score`` and its place (see :meth:`to_pandas`);
+            - ``ledger``: ``total`` (relevance at the target), and as shares of it ``block_relevance`` (entering each
+              block) and what the largest operations ``absorbed``; ``None`` of methods without a ledger;
+            - ``notes``: caveats.
+
+        Example:
+            >>> import json
+            >>> json.dumps(e.to_dict())
+        """
+        return plain_values.to_dict(self)
 
     def layer(self, number: int) -> Explanation:
         """Return the relevance that entered one block, as an explanation.
@@ -176,9 +279,35 @@ class Explanations(DisplayMixin, list[Explanation]):
     def __init__(self, explanations: Iterable[Explanation] = ()) -> None:
         super().__init__(explanations)
 
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Explanation: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Explanations: ...
+
+    def __getitem__(self, index: SupportsIndex | slice) -> Explanation | Explanations:
+        """Return one explanation, or several, which can be shown, saved and plotted as well."""
+        if isinstance(index, slice):
+            return Explanations(super().__getitem__(index))
+        return super().__getitem__(index)
+
     def results(self) -> list[Result]:
         """Return the explanations, in order."""
         return list(self)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """Return the scores of all samples, ``[samples, S]``; shorter ones are padded with 0 on the right."""
+        if copy is False:
+            raise ValueError("The scores of several explanations become one array only by a copy: use np.asarray.")
+        rows = [row for e in self for row in to_array(e.scores)]
+        out = np.zeros((len(rows), max(map(len, rows), default=0)), np.result_type(*rows) if rows else np.float32)
+        for place, row in zip(out, rows, strict=True):
+            place[: len(row)] = row
+        return out if dtype is None else out.astype(dtype)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return ``{"explanations": [...]}``: see :meth:`Explanation.to_dict`."""
+        return {"explanations": [e.to_dict() for e in self]}
 
 
 def load(path: str | Path) -> Explanation | Explanations:

@@ -5,10 +5,17 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from .._utils import atomic_files
 from ..errors import InputError
 from ..render.view_model import ScoreGrid
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
 
 ENDINGS = (".png", ".svg", ".pdf", ".html", ".csv")
 
@@ -30,6 +37,29 @@ class Table(ScoreGrid):
         from ..render.table_views import fragment
 
         return fragment(self)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """Return the scores, ``[rows, columns]``."""
+        return np.array(self.values, dtype=dtype, copy=copy)
+
+    def plot(
+        self,
+        ax: Axes | None = None,
+        *,
+        cmap: str | Colormap | None = None,
+        alpha: float | None = None,
+        size: tuple[float, float] | None = None,
+        limit: float | None = None,
+    ) -> Axes:
+        """Draw the table on matplotlib axes: see ``Explanation.plot``."""
+        from ..render.figure.axes_plot import axes_for
+        from ..render.table_views import plot
+
+        rows, columns = self.values.shape
+        fitting = (min(16.0, max(4.0, 1.2 + 0.2 * columns)), min(16.0, max(2.0, 1.2 + 0.2 * rows)))
+        (axes,) = axes_for(1, ax, size or fitting)
+        plot(axes, self, cmap, alpha, limit)
+        return axes
 
     def save(self, path: str | Path) -> Path:
         """Write it to a file of the format of its ending: ``.png``, ``.svg``, ``.pdf``, ``.html`` or ``.csv``."""

@@ -35,25 +35,22 @@ def view(one: Result) -> View:
     """Return the view of a batch of one."""
     origins = one.origins[0] if one.origins else {}
     panels = tuple(_panel(one, name, origins.get(name)) for name in one.streams)
-    chances = one.probabilities
-    prediction = None if one.prediction is None else int(one.prediction[0])
-    target = None if one.target is None else int(one.target[0])
-    several = one.task == "multi-label" and int((one.logits[0] > 0).sum()) > 1
-    block_relevance, absorbed = _ledger(one)
+    probability, target_probability = probabilities(one)
+    block_relevance, absorbed = ledger_shares(one)
     return View(
         method=one.method,
         options=", ".join(f"{k}={v}" for k, v in one.options.items()),
         target=one.target_names[0] if one.target_names else "the target",
         prediction=one.prediction_names[0] if one.prediction_names else "",
-        probability=None if chances is None or prediction is None or several else float(chances[0, prediction]),
-        target_probability=None if chances is None or target is None else float(chances[0, target]),
+        probability=probability,
+        target_probability=target_probability,
         value=float(one.value[0]),
         panels=panels,
         limit=max((float(np.abs(_shown(p)).max(initial=0.0)) for p in panels), default=0.0),
         signed=any(bool((_shown(p) < 0).any()) for p in panels),
         block_relevance=block_relevance,
         absorbed=absorbed,
-        notes=tuple(_notes(one, origins.values())),
+        notes=tuple(notes(one, origins.values())),
     )
 
 
@@ -116,7 +113,17 @@ def _shown(panel: Panel) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     return panel.scores[~panel.special]
 
 
-def _ledger(one: Result) -> tuple[tuple[float, ...], tuple[tuple[str, float], ...]]:
+def probabilities(one: Result) -> tuple[float | None, float | None]:
+    """Return the probabilities of the predicted class (of several, none) and of the target, where there are any."""
+    chances = one.probabilities
+    if chances is None or one.prediction is None:
+        return None, None
+    several = one.task == "multi-label" and int((one.logits[0] > 0).sum()) > 1
+    predicted = None if several else float(chances[0, int(one.prediction[0])])
+    return predicted, None if one.target is None else float(chances[0, int(one.target[0])])
+
+
+def ledger_shares(one: Result) -> tuple[tuple[float, ...], tuple[tuple[str, float], ...]]:
     """Return shares of the target's relevance: entering each block, and absorbed by the largest operations."""
     ledger = one.ledger
     if ledger is None or not ledger.sums.shape[1] or float(ledger.total[0]) == 0:
@@ -127,7 +134,8 @@ def _ledger(one: Result) -> tuple[tuple[float, ...], tuple[tuple[str, float], ..
     return block_relevance, tuple((f"{kind} {name}".strip(), amount / total) for kind, name, _, amount in largest)
 
 
-def _notes(one: Result, origins: Iterable[Origin]) -> Iterable[str]:
+def notes(one: Result, origins: Iterable[Origin]) -> Iterable[str]:
+    """Yield the caveats of a batch of one: truncated text, operations without a rule."""
     for origin in origins:
         if isinstance(origin, TextOrigin) and origin.unread:
             left = sum(s.end - s.start for s in origin.unread)

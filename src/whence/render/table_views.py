@@ -6,7 +6,7 @@ import io
 import shutil
 import sys
 import textwrap
-from typing import Any
+from typing import TYPE_CHECKING
 
 from .figure.figure import DPI, KINDS, default_style
 from .html.markup import Markup, plain, tag
@@ -16,6 +16,13 @@ from .html.shade import rgb, signed
 from .palette import AGAINST, FOR, shade
 from .terminal import Screen, colours, columns
 from .view_model import ScoreGrid
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
+
+    from .figure.fonts import Fonts
+    from .figure.plots import Paint
 
 NAMES = 60  # columns that are named in a figure; of more, some are
 CELL = 12  # pixels of a cell in a page
@@ -120,27 +127,16 @@ def draw(table: ScoreGrid, kind: str) -> bytes:
         from matplotlib.patches import Patch
 
         from .figure.fonts import Fonts
-        from .figure.plots import tint
+        from .figure.plots import Paint
 
         wide = min(16.0, max(3.0, 0.9 + 0.16 * len(table.columns)))
         high = min(24.0, max(1.4, 0.9 + 0.16 * len(table.rows)))
         figure = Figure(figsize=(wide, high), layout="constrained")
         FigureCanvasAgg(figure)
-        axes: Any = figure.add_subplot()
+        axes = figure.add_subplot()
         fonts = Fonts(keep=kind == "svg")
-        axes.imshow(tint(table.values, table.limit), aspect="auto", interpolation="nearest")
+        draw_on(axes, table, Paint(table.limit), fonts)
         axes.set_title(textwrap.fill(fonts.show(label(table.title)), int(12 * wide)), fontsize=9, loc="left")
-        for axis, names, axis_label in (
-            (axes.xaxis, table.columns, table.across),
-            (axes.yaxis, table.rows, table.down),
-        ):
-            step = max(1, -(-len(names) // NAMES))
-            axis.set_ticks(range(0, len(names), step), [fonts.show(label(n)[:18]) for n in names[::step]])
-            axis.set_label_text(axis_label, fontsize=8)
-        axes.tick_params(labelsize=6, length=0)
-        axes.tick_params(axis="x", rotation=0 if max(map(len, table.columns), default=0) < 3 else 90)
-        for spine in axes.spines.values():
-            spine.set_visible(False)
         signs = [Patch(color=rgb(FOR), label="for the target")]
         if bool((table.values < 0).any()):
             signs.append(Patch(color=rgb(AGAINST), label="against it"))
@@ -148,3 +144,30 @@ def draw(table: ScoreGrid, kind: str) -> bytes:
         out = io.BytesIO()
         figure.savefig(out, format=kind, dpi=DPI, metadata=KINDS[kind])
     return out.getvalue()
+
+
+def draw_on(axes: Axes, table: ScoreGrid, paint: Paint, fonts: Fonts) -> None:
+    """Draw the cells of a table on axes, with the names of rows and columns."""
+    paint.image(axes, table.values, aspect="auto", interpolation="nearest")
+    for axis, names, axis_label in ((axes.xaxis, table.columns, table.across), (axes.yaxis, table.rows, table.down)):
+        step = max(1, -(-len(names) // NAMES))
+        shown = [fonts.show(label(n)[:18]) for n in names[::step]]
+        axis.set_ticks(range(0, len(names), step), shown, parse_math=False)
+        axis.set_label_text(axis_label, fontsize=8)
+    axes.tick_params(labelsize=6, length=0)
+    axes.tick_params(axis="x", rotation=0 if max(map(len, table.columns), default=0) < 3 else 90)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def plot(axes: Axes, table: ScoreGrid, cmap: str | Colormap | None, alpha: float | None, limit: float | None) -> None:
+    """Draw a table on axes of the user's own figure: see ``whence.Table.plot``."""
+    from .figure.axes_plot import checked_limit
+    from .figure.fonts import Fonts
+    from .figure.plots import Paint, palette_map
+
+    signed_scores = bool((table.values < 0).any())
+    colours = palette_map(signed_scores) if cmap is None else cmap
+    fonts = Fonts(keep=False)
+    draw_on(axes, table, Paint(checked_limit(limit) or table.limit, colours, signed_scores, alpha), fonts)
+    axes.set_title(fonts.show(label(table.title)), fontproperties=fonts.properties(9), parse_math=False)

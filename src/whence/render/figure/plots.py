@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.collections import PolyCollection
+from matplotlib.colors import Colormap, ListedColormap, Normalize
+from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
 from ...results.input_origin import AudioOrigin, ImageOrigin, SeriesOrigin
@@ -26,6 +31,7 @@ GUTTER = 0.4  # inches, left of a plot, for its numbers
 NAME = 0.68  # and for the name of a channel
 INSET = 0.14
 BROAD = 6.0  # inches: enough for the scale of colours and a sentence beside it
+DASHES = ((), (5, 2), (1, 2), (6, 2, 1, 2))  # of the lines of several channels on the same axes
 BELOW = 0.3  # inches, under a plot, for numbers and a label
 
 
@@ -39,6 +45,50 @@ def tint(scores: Floats, limit: float) -> Floats:
     strength = np.clip(np.abs(scores) / limit, 0, 1) if limit > 0 else np.zeros_like(scores)
     colour = np.where(scores[..., None] >= 0, np.array(FOR), np.array(AGAINST)) / 255
     return np.concatenate([colour, OPAQUE * strength[..., None]], -1)
+
+
+@dataclass(frozen=True)
+class Paint:
+    """How scores become colours: by the palette of every output, or by one of matplotlib's colour maps.
+
+    Attributes:
+        limit: the score that gets full colour.
+        cmap: a colour map, or its name, from ``-limit`` to ``limit`` (from 0, if no score is negative). With one, the
+            image drawn keeps the scores themselves, as a colour bar needs; without, it is of their colours.
+        signed: whether any score is negative.
+        alpha: opacity, on top of that of the colours.
+    """
+
+    limit: float
+    cmap: str | Colormap | None = None
+    signed: bool = True
+    alpha: float | None = None
+
+    def image(self, ax: Axes, scores: Floats, **placement: Any) -> AxesImage:
+        """Draw scores ``[rows, columns]`` on axes."""
+        if self.cmap is None:
+            return ax.imshow(tint(scores, self.limit), alpha=self.alpha, **placement)
+        return ax.imshow(scores, cmap=self.cmap, norm=self._norm(), alpha=self.alpha, **placement)
+
+    def colours(self, scores: Floats) -> Floats:
+        """Return the colours ``[..., 4]`` of bars, whose length is the score: by the palette, they have one opacity."""
+        if self.cmap is None:
+            return tint(np.where(scores >= 0, 1.0, -1.0) * self._opacity(), 1.0)
+        mapper = ScalarMappable(self._norm(), self.cmap)
+        return np.asarray(mapper.to_rgba(scores, alpha=self.alpha), dtype=np.float64)
+
+    def _opacity(self) -> float:
+        return 1.0 if self.alpha is None else self.alpha
+
+    def _norm(self) -> Normalize:
+        limit = self.limit or 1.0
+        return Normalize(-limit if self.signed else 0.0, limit)
+
+
+def palette_map(signed: bool = True) -> Colormap:
+    """Return the palette of every output as a matplotlib colour map, transparent at zero."""
+    steps = np.linspace(-1.0 if signed else 0.0, 1.0, 511)
+    return ListedColormap(tint(steps, 1.0), name="whence")
 
 
 def images(canvas: Canvas, views: list[tuple[View, Panel]], captions: list[tuple[str, str]], targets: int) -> None:
@@ -67,7 +117,8 @@ def images(canvas: Canvas, views: list[tuple[View, Panel]], captions: list[tuple
         for k, text in enumerate(caption):
             fitting = canvas.fonts.shorten(canvas.fonts.show(text), LABEL - k, column_width)
             canvas.write(fitting, x, top + 0.14 + 0.135 * k, LABEL - k, GREY if k else DARK)
-        canvas.axes(x, top + 0.35, wide, high, partial(_image, panel=panel, limit=limit))
+        paint = None if limit is None else Paint(limit)
+        canvas.axes(x, top + 0.35, wide, high, partial(image_on, panel=panel, paint=paint))
 
 
 def _shape(panel: Panel) -> tuple[float, float]:
@@ -79,7 +130,7 @@ def _shape(panel: Panel) -> tuple[float, float]:
     return float(scores.shape[0]), float(scores.shape[1])
 
 
-def _image(ax: Axes, panel: Panel, limit: float | None) -> None:
+def image_on(ax: Axes, panel: Panel, paint: Paint | None) -> None:
     """Draw the image as it is, or in pale grey under the colours of its scores."""
     ax.set_xticks([])
     ax.set_yticks([])
@@ -88,16 +139,16 @@ def _image(ax: Axes, panel: Panel, limit: float | None) -> None:
     if isinstance(panel.origin, ImageOrigin):
         image = panel.origin.image
         image = image[:: _stride(image), :: _stride(image)]
-        if limit is not None:
+        if paint is not None:
             grey = 255 - 0.6 * (255 - image @ np.array([0.299, 0.587, 0.114]))
             image = np.repeat(grey[..., None], 3, -1).astype(np.uint8)
         ax.imshow(image, extent=extent)
-    if limit is None:
+    if paint is None:
         return
     heat = panel.heat if panel.heat is not None else panel.patches
     if heat is not None:
         heat = heat[:: _stride(heat), :: _stride(heat)]
-        ax.imshow(tint(heat, limit), extent=extent, interpolation="auto" if panel.heat is not None else "nearest")
+        paint.image(ax, heat, extent=extent, interpolation="auto" if panel.heat is not None else "nearest")
 
 
 def _stride(array: npt.NDArray[np.generic]) -> int:
@@ -108,35 +159,44 @@ def waveform(canvas: Canvas, view: View, panel: Panel) -> None:
     """Draw the waveform over bands of colour, pale where it was truncated; of a spectrogram, the patches below."""
     origin = panel.origin
     assert isinstance(origin, AudioOrigin), "a panel drawn as audio has an origin"
-    seconds = max(len(origin.samples) / origin.rate, origin.heard)
-    scores = panel.scores[~panel.special] if panel.patches is None else panel.patches.sum(0)
-    limit = view.limit if panel.patches is None else float(np.abs(scores).max())
-
-    def wave(ax: Axes) -> None:
-        low, high, times = envelope(origin)
-        bound = float(max(np.abs(low).max(), np.abs(high).max())) or 1.0
-        ax.set_xlim(0, seconds)
-        ax.set_ylim(-1.1 * bound, 1.1 * bound)
-        _bands(ax, scores, limit, (0.0, origin.heard))
-        for there, colour in ((times <= origin.heard, DARK), (times >= origin.heard, PALE)):
-            ax.fill_between(times, low, high, where=there, color=colour, linewidth=0.4)
-        ax.set_yticks([])
-        _bare(ax, "seconds" if panel.patches is None else None)
-
+    label = "seconds" if panel.patches is None else None
+    wave = partial(wave_on, panel=panel, paint=Paint(wave_limit(view, panel)), label=label)
     canvas.axes(MARGIN + INSET, canvas.block(0.91) + 0.06, canvas.inner - 1.5 * INSET, 0.85, wave)
     if (patches := panel.patches) is not None:
-
-        def spectrogram(ax: Axes) -> None:
-            _spectrogram(ax, patches, view.limit, origin.heard, seconds)
-
+        spectrogram = partial(_spectrogram, patches=patches, limit=view.limit, origin=origin)
         canvas.axes(MARGIN + INSET, canvas.block(0.65) + 0.05, canvas.inner - 1.5 * INSET, 0.6, spectrogram)
     canvas.space(BELOW)
 
 
-def _spectrogram(ax: Axes, patches: Floats, limit: float, heard: float, seconds: float) -> None:
+def wave_limit(view: View, panel: Panel) -> float:
+    """Return the score that gets full colour on a waveform; those of a spectrogram are summed over frequency."""
+    return view.limit if panel.patches is None else float(np.abs(panel.patches.sum(0)).max())
+
+
+def wave_on(ax: Axes, panel: Panel, paint: Paint, label: str | None = "seconds") -> None:
+    """Draw the waveform over bands of colour, pale where it was truncated."""
+    origin = panel.origin
+    assert isinstance(origin, AudioOrigin), "a panel drawn as audio has an origin"
+    scores = panel.scores[~panel.special] if panel.patches is None else panel.patches.sum(0)
+    low, high, times = envelope(origin)
+    bound = float(max(np.abs(low).max(), np.abs(high).max())) or 1.0
+    ax.set_xlim(0, _seconds(origin))
+    ax.set_ylim(-1.1 * bound, 1.1 * bound)
+    _bands(ax, scores, paint, (0.0, origin.heard))
+    for there, colour in ((times <= origin.heard, DARK), (times >= origin.heard, PALE)):
+        ax.fill_between(times, low, high, where=there, color=colour, linewidth=0.4)
+    ax.set_yticks([])
+    _bare(ax, label)
+
+
+def _seconds(origin: AudioOrigin) -> float:
+    return max(len(origin.samples) / origin.rate, origin.heard)
+
+
+def _spectrogram(ax: Axes, patches: Floats, limit: float, origin: AudioOrigin) -> None:
     """Draw the patches of a spectrogram over time."""
-    ax.imshow(tint(patches, limit), extent=(0.0, heard, 0.0, 1.0), aspect="auto", interpolation="nearest")
-    ax.set_xlim(0, seconds)
+    ax.imshow(tint(patches, limit), extent=(0.0, origin.heard, 0.0, 1.0), aspect="auto", interpolation="nearest")
+    ax.set_xlim(0, _seconds(origin))
     ax.set_yticks([])
     ax.set_ylabel("frequency", fontsize=SMALL, color=GREY, labelpad=2)
     _bare(ax, "seconds")
@@ -168,39 +228,46 @@ def series(canvas: Canvas, view: View, panel: Panel) -> int:
         canvas.write(name, MARGIN, top + 0.32, LABEL, GREY)
         x = MARGIN + NAME + GUTTER
 
-        def line(ax: Axes, c: int = c, scores: Floats = scores) -> None:
-            ax.set_xlim(-0.5, len(values) - 0.5)
-            ax.plot(values[:, c], color=DARK, linewidth=0.9)
-            ax.margins(y=0.12)
-            ax.set_ylim(ax.get_ylim())
-            _bands(ax, scores, view.limit, (-0.5, len(values) - 0.5))
-            ax.yaxis.set_major_locator(MaxNLocator(2))
-            _bare(ax, "time step" if c == shown[-1] else None)
-
+        label = "time step" if c == shown[-1] else None
+        line = partial(line_on, values=values[:, c], scores=scores, paint=Paint(view.limit), label=label)
         canvas.axes(x, top + 0.05, canvas.width - MARGIN - x, 0.5, line)
     canvas.space(BELOW)
     return channels - len(shown)
 
 
+def line_on(ax: Axes, values: Floats, scores: Floats, paint: Paint, label: str | None = "time step") -> None:
+    """Draw a line, ``[time]`` (or several, ``[time, lines]``), over bands of colour."""
+    ax.set_xlim(-0.5, len(values) - 0.5)
+    lines = ax.plot(values, color=DARK, linewidth=0.9)
+    for i, line in enumerate(lines):
+        line.set_dashes(DASHES[i % len(DASHES)])
+    ax.margins(y=0.12)
+    ax.set_ylim(ax.get_ylim())
+    _bands(ax, scores, paint, (-0.5, len(values) - 0.5))
+    ax.yaxis.set_major_locator(MaxNLocator(2))
+    _bare(ax, label)
+
+
 def bars(canvas: Canvas, view: View, panel: Panel) -> None:
     """Draw a bar per position."""
-    scores = panel.scores
-
-    def draw(ax: Axes) -> None:
-        edges = [np.arange(len(scores)) + d for d in (-0.4, 0.4)]
-        sides = [(edges[0], 0 * scores), (edges[0], scores), (edges[1], scores), (edges[1], 0 * scores)]
-        corners = np.stack([np.stack(side, -1) for side in sides], 1)
-        colours = [tuple(v / 255 for v in (FOR if s >= 0 else AGAINST)) for s in scores]
-        ax.add_collection(PolyCollection(list(corners), facecolors=colours, alpha=OPAQUE, linewidths=0))
-        bound = 1.08 * (view.limit or 1.0)
-        ax.set_xlim(-0.8, len(scores) - 0.2)
-        ax.set_ylim(-bound if view.signed else 0, bound)
-        ax.axhline(0, color=GREY, linewidth=0.6)
-        ax.xaxis.set_major_locator(MaxNLocator(min(12, round(1.5 * canvas.inner)), integer=True))
-        ax.yaxis.set_major_locator(MaxNLocator(4))
-        _bare(ax, "position")
-
+    ticks = min(12, round(1.5 * canvas.inner))
+    draw = partial(bars_on, scores=panel.scores, paint=Paint(view.limit, signed=view.signed), ticks=ticks)
     canvas.axes(MARGIN + GUTTER, canvas.block(1.16 + BELOW) + 0.06, canvas.inner - GUTTER, 1.1, draw)
+
+
+def bars_on(ax: Axes, scores: Floats, paint: Paint, ticks: int = 12) -> None:
+    """Draw a bar per position."""
+    edges = [np.arange(len(scores)) + d for d in (-0.4, 0.4)]
+    sides = [(edges[0], 0 * scores), (edges[0], scores), (edges[1], scores), (edges[1], 0 * scores)]
+    corners = np.stack([np.stack(side, -1) for side in sides], 1)
+    ax.add_collection(PolyCollection(list(corners), facecolors=paint.colours(scores), linewidths=0))
+    bound = 1.08 * (paint.limit or 1.0)
+    ax.set_xlim(-0.8, len(scores) - 0.2)
+    ax.set_ylim(-bound if paint.signed else 0, bound)
+    ax.axhline(0, color=GREY, linewidth=0.6)
+    ax.xaxis.set_major_locator(MaxNLocator(ticks, integer=True))
+    ax.yaxis.set_major_locator(MaxNLocator(4))
+    _bare(ax, "position")
 
 
 def legend(canvas: Canvas, signed: bool) -> None:
@@ -228,11 +295,11 @@ def legend(canvas: Canvas, signed: bool) -> None:
         canvas.write(middle, right - wide / 2, y + 0.13, SMALL, GREY, "center")
 
 
-def _bands(ax: Axes, scores: Floats, limit: float, between: tuple[float, float]) -> None:
+def _bands(ax: Axes, scores: Floats, paint: Paint, between: tuple[float, float]) -> None:
     """Draw scores as bands of equal width behind a line."""
     low, high = ax.get_ylim()
     extent = (between[0], between[1], low, high)
-    ax.imshow(tint(scores[None], limit), extent=extent, aspect="auto", interpolation="nearest", zorder=0)
+    paint.image(ax, scores[None], extent=extent, aspect="auto", interpolation="nearest", zorder=0)
 
 
 def _bare(ax: Axes, label: str | None) -> None:
