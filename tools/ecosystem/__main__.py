@@ -32,8 +32,8 @@ HEAD = """# Models as people load them
 Made by `make ecosystem`, not by hand ({packages}).
 Each row is one way to load or wrap a tiny seeded model. Every method explains the plain model and the model as it is
 loaded. *Equal*: scores differ by rounding alone. *Close*: weights or kernels are rounded, and scores have the given
-rank correlation with those of the plain model, at least. *Refused*: the plain model is explained, this one is not, and the
-sentence below says why.
+rank correlation with those of the plain model, at least. *Refused*: the plain model is explained, this one is not, and
+the sentence below says why.
 
 | loaded | package | equal | close | refused |
 |---|---|---|---|---|

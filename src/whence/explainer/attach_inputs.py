@@ -34,17 +34,8 @@ def attach(one: Explanation, sample: Sample) -> Explanation:
             continue
         if isinstance(origin, TextOrigin) and kind == next(iter(streams)):
             origin = origin.after(own)
-        if isinstance(origin, TextOrigin) and len(origin.tokens) != streams[kind].shape[1]:
-            warnings.warn(
-                f"The tokenizer gives {len(origin.tokens)} tokens and the model scores {streams[kind].shape[1]} "
-                "positions (it merges or adds some), so scores cannot be put to words.",
-                WhenceWarning,
-                stacklevel=2,
-            )
-            continue
-        if isinstance(origin, ImageOrigin) and one.grid is None:
-            continue
-        origins[kind] = origin
+        if _fits(origin, one, streams[kind].shape[1]):
+            origins[kind] = origin
     first, second = origins.get("text"), origins.get(SECOND)
     if isinstance(first, TextOrigin) and isinstance(second, TextOrigin):
         return _with_joined_texts(replace(one, streams=streams), first, second)
@@ -55,6 +46,19 @@ def attach(one: Explanation, sample: Sample) -> Explanation:
         special[0, : len(text.tokens)] |= torch.tensor([s is None for s in text.spans], device=special.device)
         one = replace(one, special=special)
     return one
+
+
+def _fits(origin: Origin, one: Explanation, positions: int) -> bool:
+    """Return whether the scores of some positions can be put to an input; warn of a text with other tokens."""
+    if isinstance(origin, TextOrigin) and len(origin.tokens) != positions:
+        warnings.warn(
+            f"The tokenizer gives {len(origin.tokens)} tokens and the model scores {positions} positions (it merges or "
+            "adds some), so scores cannot be put to words.",
+            WhenceWarning,
+            stacklevel=3,
+        )
+        return False
+    return not (isinstance(origin, ImageOrigin) and one.grid is None)
 
 
 def _of_choice(one: Explanation, sample: Sample) -> tuple[Explanation, Sample]:

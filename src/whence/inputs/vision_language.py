@@ -89,8 +89,9 @@ class VisionLanguageReader:
 
     def _prompt(self, prompt: Any, image: Any) -> tuple[str, tuple[str, ...], Any]:
         """Return a prompt or messages as one text with a placeholder, what the user wrote of it, and the image."""
+        written: tuple[str, ...] = (prompt,)
         if isinstance(prompt, str):
-            text, written = self.with_placeholder(prompt), (prompt,)
+            text = self.with_placeholder(prompt)
         else:
             chat = read_chat(prompt)
             if image is not None and chat.image is not None:
