@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # one process per core, each with one thread
 JOBS ?= auto
 
-.PHONY: test test-slow fuzz fuzz-spellings lint types bench bench-against bench-peers conformance conformance-timm models tables screenshots audit demo \
+.PHONY: test test-slow fuzz fuzz-spellings lint types bench bench-against bench-peers conformance conformance-timm ecosystem models tables screenshots audit demo \
 	coverage mutation freeze frozen matrix dist licences docs walk clean
 
 $(READY): pyproject.toml constraints.txt
@@ -82,6 +82,13 @@ conformance-timm:
 	@.venv-timm/bin/python -m pip install --quiet --disable-pip-version-check timm -e ".[captum,flow]"
 	@OMP_NUM_THREADS=1 .venv-timm/bin/python -m tools.conformance.timm_matrix --write
 
+# docs/ecosystem.md: adapters, quantised, wrapped and sharded models, in an environment of their own
+ecosystem:
+	@echo "Comparing models as people load them with the plain model, in .venv-ecosystem; writes docs/ecosystem.md"
+	@test -x .venv-ecosystem/bin/python || $(PYTHON) -m venv .venv-ecosystem
+	@.venv-ecosystem/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r tools/ecosystem/requirements.txt -e ".[hf,flow]"
+	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error .venv-ecosystem/bin/python -W ignore -m tools.ecosystem --write
+
 # the models of the tables, into build/models: hours on two cores; needs the shared data and weights
 models: $(READY)
 	@echo "Training the models of the tables (hours on two cores; what is there is left)"
@@ -143,4 +150,4 @@ demo: $(READY)
 	@$(BIN)/whence demo --no-open
 
 clean:
-	rm -rf $(VENV) .venv-timm .venv-peers .venv-peers-vision build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-timm .venv-ecosystem .venv-peers .venv-peers-vision build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -252,7 +252,7 @@ def test_an_input_that_the_model_cannot_read_is_said_to_be_so():
     ids = tiny.ids(2, 7, 0)
     explain({"input_ids": ids}, 1)
     ids[0, 0] = 10_000
-    with pytest.raises(IndexError, match="out of range"):
+    with pytest.raises(whence.InputError, match=r"fails on this input.*out of range"):
         explain({"input_ids": ids}, 1)
 
 

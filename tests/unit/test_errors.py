@@ -174,8 +174,10 @@ def test_mismatched_lengths():
     refused(whence.InputError, "must agree", whence.explain, tiny.bert(), words(attention_mask=torch.ones(3, 6)))
 
 
-def test_another_device():
-    refused(whence.InputError, "is on cpu", whence.explain, tiny.bert().to("meta"), words())
+def test_another_device(monkeypatch):
+    refused(whence.ModelError, "meta device", whence.explain, tiny.bert().to("meta"), words())
+    monkeypatch.setattr("whence.runs.model_inputs.device_of", lambda model: torch.device("cuda", 0))
+    refused(whence.InputError, "is on cuda:0 but the input 'input_ids' is on cpu", whence.explain, tiny.bert(), words())
 
 
 def test_not_a_module():

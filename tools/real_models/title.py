@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
 import transformers
+from torch import nn
 
 from tools.real_models.onnx_weights import weights_of
 
@@ -21,6 +23,8 @@ def convert(package: Path, out: Path) -> None:
         tie_word_embeddings=False, decoder_start_token_id=0,
     )  # fmt: skip
     model = transformers.T5ForConditionalGeneration(config)
+    model.lm_head.weight = nn.Parameter(torch.empty_like(model.lm_head.weight))  # T5's configuration always ties it
+    model.config.tie_word_embeddings = False
     model.load_state_dict({name: weights[name] for name in model.state_dict()})
     model.save_pretrained(out)
     words = transformers.PreTrainedTokenizerFast(

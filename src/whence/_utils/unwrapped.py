@@ -37,16 +37,16 @@ def forward_parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:
 
 def _inner(model: nn.Module) -> nn.Module | None:
     """Return the module that a wrapper wraps; ``None`` if a module is no wrapper."""
+    parts = dict(model._modules.items())
     for name in ALWAYS:
-        found = model._modules.get(name)
-        if found is not None:
-            return found
+        if name in parts:
+            return parts[name]
     if _describes_itself(model):
         return None
-    found = model._modules.get("module")
+    found = parts.get("module")
     if found is not None and _has_all_parameters(found, model):
         return found
-    found = model._modules.get("model")
+    found = parts.get("model")
     if found is not None and _has_all_parameters(found, model) and _describes_itself(unwrapped(found)):
         return found
     return None

@@ -129,9 +129,8 @@ class Generation(DisplayMixin, Sequence[Explanation]):
             share: a word's interval is the shortest that holds this share of its positive relevance.
 
         Example:
-            >>> g = explainer.generate(audio="speech.flac", method="generic-attention")
-            >>> g.timed_words()
-            [TimedWord(text='And', start=0.0, end=0.62), ...]
+            >>> g = explainer.generate(audio=speech, method="generic-attention")
+            >>> [word.text for word in g.timed_words() if word.start < 1]
         """
         if self._audio is None:
             raise InputError("Only the words of a transcript have seconds: this text was not generated from audio.")

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers as hf
@@ -20,6 +21,7 @@ from transformers.models.detr.image_processing_pil_detr import DetrImageProcesso
 
 import whence
 from tests.support import tiny
+from tests.support.speech import whisper
 from whence.methods.registry import REGISTRY
 from whence.models import MODELS
 
@@ -138,6 +140,12 @@ def probes(folder) -> dict[str, Any]:
     return {"found": whence.probe(texts(folder)["explainer"], ["{name} is superb."], groups)}
 
 
+def transcripts(folder) -> dict[str, Any]:
+    """A model that transcribes, and a recording."""
+    wave = np.random.default_rng(0).normal(size=16_000).astype(np.float32)
+    return {"explainer": whisper(), "speech": wave}
+
+
 #: what an example needs, where it is not a classifier of texts
 WORLDS: dict[str, Callable[..., dict[str, Any]]] = {
     **dict.fromkeys(("Coco", "Region", "locate"), pictures),
@@ -146,7 +154,7 @@ WORLDS: dict[str, Callable[..., dict[str, Any]]] = {
     **dict.fromkeys(("contrast", "every"), animals),
     **dict.fromkeys(("Job.tables", "summarize"), runs),
     **dict.fromkeys(("Probe.effect", "Probe.save"), probes),
-    "answer": questions, "similarity": encoder, "At": masked, "span": decoder,
+    "Generation.timed_words": transcripts, "answer": questions, "similarity": encoder, "At": masked, "span": decoder,
 }  # fmt: skip
 
 
