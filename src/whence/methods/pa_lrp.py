@@ -248,7 +248,14 @@ class PALRP(InputLevel):
                 "follow. Methods that give positions no relevance of their own "
                 "(attn-lrp, conservative-lrp) work."
             )
-        run.watch(*self._positions.encodings(run.tokens))
+        encodings = self._positions.encodings(run.tokens)
+        if run.trace.is_split and any(e.node.inside is not None for e in encodings):
+            raise ModelError(
+                "The model is split over processes (tensor parallelism), and its positions are encoded inside "
+                f"attention (rotary): '{self.name}' would read those of one process's heads. Load the whole model in "
+                "one process, or use attn-lrp."
+            )
+        run.watch(*encodings)
         numbered = [s.tensor for s in run.trace.sources if s.embedded and "position" in s.name]
         return super().places(run) + (numbered if self.at == "token" else [])
 

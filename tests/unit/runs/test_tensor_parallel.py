@@ -24,9 +24,17 @@ IDS = torch.randint(0, 30, (2, 6), generator=torch.Generator().manual_seed(1))
 FLOATS = torch.randn(2, 6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
 
 
+def rotated(x):
+    """Queries or keys, rotated by their position."""
+    angles = torch.arange(x.shape[-2], dtype=x.dtype)[:, None] * torch.tensor([1.0, 0.1, 1.0, 0.1], dtype=x.dtype)
+    turned = torch.cat([-x[..., 2:], x[..., :2]], -1)
+    return x * angles.cos() + turned * angles.sin()
+
+
 class Block(nn.Module):
-    def __init__(self):
+    def __init__(self, rotary=False):
         super().__init__()
+        self.rotary = rotary
         self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(2))
         self.q, self.k, self.v, self.out = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
         self.gate, self.up, self.down = nn.Linear(WIDTH, 32), nn.Linear(WIDTH, 32), nn.Linear(32, WIDTH)
@@ -34,16 +42,18 @@ class Block(nn.Module):
     def forward(self, x):
         y = self.norms[0](x)
         q, k, v = (layer(y).unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        if self.rotary:
+            q, k = rotated(q), rotated(k)
         x = x + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
         y = self.norms[1](x)
         return x + self.down(F.silu(self.gate(y)) * self.up(y))
 
 
 class Model(nn.Module):
-    def __init__(self):
+    def __init__(self, rotary=False):
         super().__init__()
         self.embed, self.head = nn.Embedding(30, WIDTH), nn.Linear(WIDTH, 3)
-        self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.blocks = nn.ModuleList(Block(rotary) for _ in range(2))
         self.project, self.gather = nn.Linear(4, WIDTH), nn.Identity()
 
     def forward(self, given):
@@ -53,16 +63,16 @@ class Model(nn.Module):
         return self.head(self.gather(x).mean(1))
 
 
-def prepared():
+def prepared(rotary=False):
     generator = torch.Generator().manual_seed(0)
-    model = Model().double().eval()
+    model = Model(rotary).double().eval()
     with torch.no_grad():
         for p in model.parameters():
             p.copy_(0.3 * torch.randn(p.shape, generator=generator))
     return model
 
 
-def split(mesh, embedding=False, tokens=False):
+def split(mesh, embedding=False, tokens=False, rotary=False):
     """Return the model, its heads and hidden features split over two processes."""
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import (
@@ -73,7 +83,7 @@ def split(mesh, embedding=False, tokens=False):
         parallelize_module,
     )
 
-    model, layout = prepared(), Shard(1) if tokens else Replicate()
+    model, layout = prepared(rotary), Shard(1) if tokens else Replicate()
     columns, rows = ColwiseParallel(input_layouts=layout), RowwiseParallel(output_layouts=layout)
     plan = dict.fromkeys(("q", "k", "v", "gate", "up"), columns) | {"out": rows, "down": rows}
     if tokens:
@@ -116,6 +126,7 @@ def work(rank, directory):
     mesh = init_device_mesh("cpu", (2,))
     model = split(mesh)
     found = {method: explained(model, method) for method in [*INPUT, *MAPS]}
+    found["rotary"] = [explained(split(mesh, rotary=True), method) for method in ("pa-lrp", "attn-lrp")]
     found["checkpoints"] = explained(model, "conservative-lrp", checkpoints=2)
     found["inside"] = explained(model, "conservative-lrp", inside=True)
     found["embedding"] = explained(split(mesh, embedding=True), "conservative-lrp")
@@ -171,6 +182,15 @@ def test_what_reads_heads_is_refused(found, method):
         assert kind == "ModelError"
         weight = "embed.weight" if method == "table by maps" else "blocks.0.q.weight"
         assert f"split over 2 processes (tensor parallelism): each holds a slice of '{weight}'" in words
+
+
+def test_positions_inside_the_heads_of_one_process_are_refused(found):
+    expected = whence.explain(prepared(rotary=True), IDS, "attn-lrp", 1).scores
+    for process in found:
+        (kind, words), (scores, *_) = process["rotary"]
+        assert kind == "ModelError"
+        assert "positions are encoded inside attention" in words
+        torch.testing.assert_close(torch.tensor(scores, dtype=expected.dtype), expected, rtol=1e-9, atol=1e-12)
 
 
 def test_an_embedding_that_is_split_is_refused(found):
