@@ -32,9 +32,10 @@ HEAD = """# Models as people load them
 
 Made by `make ecosystem`, not by hand ({packages}).
 Each row is one way to load or wrap a tiny seeded model. Every method explains the plain model and the model as it is
-loaded. *Equal*: scores differ by rounding alone. *Close*: weights or kernels are rounded, and scores have the given
-rank correlation with those of the plain model, at least. *Refused*: the plain model is explained, this one is not, and
-the sentence below says why.
+loaded. *Equal*: scores differ by rounding alone (float32, 1e-4 of the largest score). *Close*: weights or kernels are
+rounded, and scores have the given rank correlation with those of the plain model, at least. *Refused*: the plain model
+is explained, this one is not, and the sentence below says why. Methods that do not apply to the plain model either are
+left out, as is `random`.
 
 | loaded | package | equal | close | refused |
 |---|---|---|---|---|
@@ -92,6 +93,7 @@ def main() -> None:
     parser.add_argument("--accept", action="store_true", help="a cell that was good before may be lost from now on")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    assert len(set(names)) == len(names), "two cases have one name"
     rows: Rows = {}
     for case in CASES:
         if case.name not in options.only:

@@ -177,7 +177,7 @@ CASES = [
     Case("CrossEncoder", "sentence-transformers", cross_encoder),
     Case("pipeline", "transformers", classifier(pipeline)),
     Case("LightningModule", "lightning", classifier(lightning)),
-    Case("DataParallel", "torch", classifier(data_parallel)),
-    Case("torch.compile", "torch", classifier(compiled)),
+    Case("DataParallel, Explainer", "torch", classifier(data_parallel)),
+    Case("torch.compile, Explainer", "torch", classifier(compiled)),
     Case("multiple choice", "transformers", multiple_choice),
 ]
