@@ -142,7 +142,7 @@ held out, and is what the accuracy is of.
 
 def main() -> None:
     """Train, measure on photographs held out, and write the model."""
-    arguments = begin("detector", __doc__)
+    arguments = begin("pets-yolos", __doc__)
     training, test = split_photographs(load())
     model, rng = build(), np.random.default_rng(SEED)
     fit = Fit(model, memory=0.99)

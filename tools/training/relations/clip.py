@@ -151,7 +151,7 @@ their right explanation: `tools.training.relations.cases.cases("clip", ...)`.
 
 def main() -> None:
     """Train, measure on test digits, and write the model."""
-    arguments = begin("clip", __doc__)
+    arguments = begin("scenes-clip", __doc__)
     digits, validation = training_digits()
     model, rng = build(), np.random.default_rng(SEED)
     fit, held_out = Fit(model), scatter(validation, np.full(300, PLACES), np.random.default_rng(SEED))

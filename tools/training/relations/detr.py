@@ -103,7 +103,7 @@ cells. Made by `python -m tools.training.relations.detr`; cases with their right
 
 def main() -> None:
     """Train, measure on test digits, and write the model."""
-    arguments = begin("detr", __doc__)
+    arguments = begin("scenes-detr", __doc__)
     digits, validation = training_digits()
     rng, backbone = np.random.default_rng(SEED), ResNetBackbone(convolutions())
     namer = nn.Conv2d(backbone.channels[-1], NOTHING + 1, 1)

@@ -186,7 +186,7 @@ is top left?" by "3". Images are grey in three equal channels, from -1 to 1. Mad
 
 def main() -> None:
     """Train, measure on test digits, and write the model."""
-    arguments = begin("llava", __doc__)
+    arguments = begin("scenes-llava", __doc__)
     digits, validation = training_digits()
     model, reader, rng = build(), processor(), np.random.default_rng(SEED)
     namer = nn.Linear(96, NOTHING + 1)

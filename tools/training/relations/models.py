@@ -29,10 +29,10 @@ PROCESSOR = {
 }
 
 
-def begin(kind: str, doc: str) -> argparse.Namespace:
+def begin(name: str, doc: str) -> argparse.Namespace:
     """Read the command line, `output` and `speed`, and fix seeds and the one thread."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=BUILD / f"scenes-{kind}")
+    parser.add_argument("--output", type=Path, default=BUILD / name)
     parser.add_argument("--speed", type=float, default=1.0, help="divides the number of steps, for a trial run")
     torch.set_num_threads(1)
     torch.manual_seed(SEED)

@@ -133,7 +133,7 @@ cases with their right explanation: `tools.training.relations.cases.cases("vqa",
 
 def main() -> None:
     """Train, measure on test digits, and write the model."""
-    arguments = begin("vqa", __doc__)
+    arguments = begin("scenes-vqa", __doc__)
     digits, validation = training_digits()
     model, rng = build(), np.random.default_rng(SEED)
     namer = nn.Linear(model.config.hidden_size, NOTHING + 1)
