@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import functools
 import json
-import resource
 import subprocess
 import sys
-import time
 
 import torch
 
 import whence
+from tools.benchmarks.measure import observed
 from tools.benchmarks.measurements import Measurements
 from tools.benchmarks.models import build, plain
 
@@ -45,10 +44,8 @@ def one(method: str, tokens: int) -> dict[str, float]:
         run = functools.partial(whence.explain, model, inputs, name, 0, checkpoints=int(pieces or 1))
     with torch.no_grad():  # what the first call of torch and of the model sets up
         model(**{name: value[:, :8] for name, value in inputs.items()})
-    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
-    run()
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    return {"memory": grown, "seconds": time.perf_counter() - start}
+    memory, seconds = observed(run)  # not ru_maxrss, which begins with the peak of the process that started this one
+    return {"memory": memory, "seconds": seconds}
 
 
 if __name__ == "__main__":
