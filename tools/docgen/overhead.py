@@ -11,8 +11,8 @@ PASSES = {
     "conservative-lrp": "1 forward, 1 backward",
     "attn-lrp": "1 forward, 1 backward",
     "gradient-x-input": "1 forward, 1 backward",
-    "generic-attention": "1 forward, 1 backward, each layer's map made again",
-    "transformer-attribution": "1 forward, 2 backwards, each layer's map made again",
+    "generic-attention": "1 forward, 1 backward, each layer's map recomputed",
+    "transformer-attribution": "1 forward, 2 backward passes, each layer's map recomputed",
 }
 
 

@@ -54,9 +54,8 @@ def outcome(pair: Pair, method: str, correlation: float | None) -> Outcome:
     try:
         found = scores(pair.loaded(method))
     except whence.WhenceError as error:
-        fault = isinstance(error, getattr(whence, "EngineError", ()))
-        kind = DIFFERENT if fault else NEITHER if wanted is None else REFUSED
-        return Outcome(kind, sentence(error))
+        refused = NEITHER if wanted is None else REFUSED
+        return Outcome(DIFFERENT if isinstance(error, whence.EngineError) else refused, sentence(error))
     except Exception as error:  # a crash is what this looks for
         return Outcome(DIFFERENT, f"{type(error).__name__}: {error}".splitlines()[0])
     if wanted is None:

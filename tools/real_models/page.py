@@ -39,7 +39,7 @@ g.save(out / "smollm2.png")
     ),
     (
         "Speech: Whisper-tiny",
-        "Which seconds of the recording did each word come from? Frames hold a third of what speaks for a word.",
+        "Which seconds of the recording did each word come from? A frame holds a third of its positive relevance.",
         """
 explainer = whence.Explainer.from_pretrained(models / "whisper-tiny")
 g = explainer.generate(audio=recording, method="generic-attention")

@@ -36,7 +36,8 @@ def read_chat(prompt: Any) -> ImageChat:
         [{'role': 'user', 'content': [{'type': 'image'}, {'type': 'text', 'text': 'What is this?'}]}]
     """
     if not isinstance(prompt, Sequence) or isinstance(prompt, bytes) or not prompt:
-        raise InputError(f"A prompt is a text or messages, not {type(prompt).__name__}: {FORM}.")
+        found = "an empty list" if isinstance(prompt, list) else type(prompt).__name__
+        raise InputError(f"A prompt is a text or messages, not {found}: {FORM}.")
     messages = [_message(i, message) for i, message in enumerate(prompt)]
     parts = [part for message in messages for part in message["content"]]
     places = [part for part in parts if part["type"] == "image"]

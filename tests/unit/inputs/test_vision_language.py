@@ -189,7 +189,7 @@ def test_of_a_chat_the_words_of_the_user_alone_are_scored():
 @pytest.mark.parametrize(
     ("messages", "said"),
     [([{"role": "user", "content": 3}], "neither a text nor"), ([{"content": "a"}], "no 'role'"),
-     ([{"role": "system", "content": "a"}], "role 'user'"), ([], "not list"),
+     ([{"role": "system", "content": "a"}], "role 'user'"), ([], "not an empty list"),
      (chat({"type": "image"}, {"type": "image"}, {"type": "text", "text": "a"}), "2 images"),
      (chat({"type": "image", "image": photo()}, {"type": "text", "text": "a"}), "given twice")],
 )  # fmt: skip

@@ -61,7 +61,7 @@ def draw(words: ScoreGrid, audio: AudioOrigin, intervals: Sequence[tuple[float, 
         signs = [Patch(color=rgb(FOR), label="for the word")]
         if bool((words.values < 0).any()):
             signs.append(Patch(color=rgb(AGAINST), label="against it"))
-        signs.append(Patch(facecolor="none", edgecolor=GREY, label="a third of what is for it"))
+        signs.append(Patch(facecolor="none", edgecolor=GREY, label="a third of its positive relevance"))
         figure.legend(handles=signs, fontsize=7, frameon=False, loc="outside lower right", ncols=3)
         out = io.BytesIO()
         figure.savefig(out, format=kind, dpi=DPI, metadata=KINDS[kind])
